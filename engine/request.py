@@ -1,0 +1,93 @@
+"""A request's life: what was asked (SamplingParams), where it stands (RequestState), what it holds (blocks, tokens)."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn. temperature 0 is greedy; a seed makes the request's own draws repeatable."""
+
+    max_tokens: int = 16
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps every token."""
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+class RequestState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence. KV positions 0..num_computed_tokens-1 are in its blocks; the newest output token never is.
+
+        prompt_token_ids              output_token_ids
+        |---------------------------|-----------------|
+        |-- num_cached --|
+        |-- num_computed_tokens ------------|
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    arrival_ns: int
+    cache_salt: str = ""
+    """Tenant isolation key: part of the identity of a prefix."""
+
+    output_token_ids: list[int] = field(default_factory=list)
+    state: RequestState = RequestState.WAITING
+    block_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens bound from the prefix cache at the first admission."""
+    max_computed_tokens: int = 0
+    """High-water mark of num_computed_tokens; work below it is recomputation."""
+    num_hashed_blocks: int = 0
+    """Leading full blocks already offered to the prefix index."""
+    num_preemptions: int = 0
+    deferred_steps: int = 0
+    deferral: str | None = None
+    first_scheduled_ns: int | None = None
+    first_token_ns: int | None = None
+    last_token_ns: int | None = None
+    last_token_step: int | None = None
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Exactly the newest token is uncomputed and at least one token was sampled."""
+        return bool(self.output_token_ids) and self.num_computed_tokens == self.num_tokens - 1
+
+    def token_at(self, position: int) -> int:
+        num_prompt = len(self.prompt_token_ids)
+        if position < num_prompt:
+            return self.prompt_token_ids[position]
+        return self.output_token_ids[position - num_prompt]
+
+    def tokens_between(self, start: int, end: int) -> list[int]:
+        """Token ids at positions start..end-1, across the prompt/output border."""
+        num_prompt = len(self.prompt_token_ids)
+        if end <= num_prompt:
+            return self.prompt_token_ids[start:end]
+        if start >= num_prompt:
+            return self.output_token_ids[start - num_prompt : end - num_prompt]
+        return self.prompt_token_ids[start:] + self.output_token_ids[: end - num_prompt]

@@ -1,0 +1,1 @@
+"""The half of the engine that holds tensors: weights, KV memory, attention, sampling."""

@@ -1,0 +1,67 @@
+"""What the engine core asks of a device."""
+
+from typing import NamedTuple, Protocol
+
+from engine.step import BatchPlan
+from probes.records import DeviceTime
+
+
+class ModelGeometry(NamedTuple):
+    """Numbers from which bytes and FLOPs of a step follow (lesson sections 4 and 6)."""
+
+    name: str
+    num_layers: int
+    num_query_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    num_parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    """2 * num_layers * num_kv_heads * head_dim * bytes per element: KV heads, never query heads."""
+    dtype: str
+
+
+class StepResult(NamedTuple):
+    token_ids: list[int]
+    """One sampled token per `BatchPlan.sample_requests`, in order."""
+    forward_ns: int
+    sample_ns: int
+    cpu_ns: int | None
+    """CPU time of the calling thread in forward and sample."""
+    device_ns: DeviceTime | None
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes. `reserved` is what the engine allocated at start (weights and pool): it says nothing about occupancy."""
+
+    total: int
+    reserved: int
+    weights: int
+    kv_pool: int
+
+
+class Runner(Protocol):
+    """Executes batches on one device. Not thread-safe: only the engine thread calls it."""
+
+    @property
+    def geometry(self) -> ModelGeometry: ...
+
+    @property
+    def device_name(self) -> str: ...
+
+    @property
+    def bandwidth_bytes_per_second(self) -> float | None:
+        """Read bandwidth measured on this device at start; the ceiling a decode step is held against."""
+        ...
+
+    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
+        """Allocates and touches the whole pool once; no allocation of KV memory happens afterwards."""
+        ...
+
+    def memory(self) -> DeviceMemory: ...
+
+    def execute(self, plan: BatchPlan) -> StepResult: ...

@@ -1,0 +1,94 @@
+"""What the scheduler decided for one iteration, and the flat batch a runner executes."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from engine.request import Request
+
+
+class ScheduledSequence(NamedTuple):
+    """`num_tokens` tokens of `request` from position `start`; `samples` when its last row yields a token."""
+
+    request: Request
+    start: int
+    num_tokens: int
+    is_decode: bool
+    samples: bool
+
+
+class BlockCopy(NamedTuple):
+    """Copy-on-write: the KV of the first `num_tokens` positions of `source` goes to the private block `target`."""
+
+    source: int
+    target: int
+    num_tokens: int
+
+
+class Deferral(NamedTuple):
+    request: Request
+    reason: str
+    """One of `probes.records.DeferralReason`."""
+    available: int
+    """Tokens of budget (or blocks, for `kv_blocks`) that were left when it was deferred; never negative."""
+
+
+@dataclass(slots=True)
+class ScheduledStep:
+    """Decodes first, then prefill chunks; copies are executed in order before the forward pass."""
+
+    decodes: list[ScheduledSequence] = field(default_factory=list)
+    prefills: list[ScheduledSequence] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    deferred: list[Deferral] = field(default_factory=list)
+    cached_tokens: int = 0
+    """Prompt tokens bound from the prefix cache by requests admitted in this step."""
+    max_batched_tokens: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.decodes and not self.prefills
+
+    @property
+    def num_query_tokens(self) -> int:
+        return len(self.decodes) + sum(chunk.num_tokens for chunk in self.prefills)
+
+
+@dataclass(slots=True)
+class BatchPlan:
+    """A step as flat lists, ready for tensors. Decode rows come first, one row each; then the prefill chunks in order.
+
+    token_ids, positions, slots: one entry per query token (slot = block_id * block_size + offset).
+    block_tables, context_lens, query_lens: one entry per sequence; context_len counts the positions in KV after the step.
+    sample_rows: rows of token_ids whose logits are sampled, in the order of `sample_requests`.
+    """
+
+    token_ids: list[int]
+    positions: list[int]
+    slots: list[int]
+    block_tables: list[list[int]]
+    context_lens: list[int]
+    query_lens: list[int]
+    num_decode_seqs: int
+    sample_rows: list[int]
+    sample_requests: list[Request]
+    copies: list[BlockCopy]
+
+
+def plan_batch(step: ScheduledStep, block_size: int) -> BatchPlan:
+    """Flattens a step. O(query tokens)."""
+    plan = BatchPlan([], [], [], [], [], [], len(step.decodes), [], [], step.copies)
+    for sequence in (*step.decodes, *step.prefills):
+        request, start, num_tokens = sequence.request, sequence.start, sequence.num_tokens
+        end = start + num_tokens
+        blocks = request.block_ids
+        plan.token_ids += request.tokens_between(start, end)
+        plan.positions += range(start, end)
+        plan.slots += [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
+        plan.block_tables.append(blocks[: -(-end // block_size)])
+        plan.context_lens.append(end)
+        plan.query_lens.append(num_tokens)
+        if sequence.samples:
+            plan.sample_rows.append(len(plan.token_ids) - 1)
+            plan.sample_requests.append(request)
+    return plan

@@ -1,0 +1,135 @@
+"""The vocabulary: one record per engine iteration, the block census, and the classes device time is split into.
+
+Durations and `*_ns` stamps come from the monotonic clock (`time.perf_counter_ns`); only `*_unix_ns` is wall time.
+`None` means "not measured", never zero.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class StepKind(StrEnum):
+    """What one engine iteration computed."""
+
+    DECODE = "decode"
+    PREFILL = "prefill"
+    MIXED = "mixed"
+
+
+class OpClass(StrEnum):
+    """Classes of device work, in the order in which `DeviceTime` holds them."""
+
+    GEMM = "gemm"
+    ATTENTION_PREFILL = "attention_prefill"
+    ATTENTION_DECODE = "attention_decode"
+    KV_WRITE = "kv_write"
+    NORM_ROPE_ACT = "norm_rope_act"
+    SAMPLING = "sampling"
+    COMM = "comm"
+    COPY = "copy"
+    OTHER = "other"
+
+
+class DeviceTime(NamedTuple):
+    """Device nanoseconds of one step by `OpClass`. On the CPU the device is the engine thread's own elapsed time."""
+
+    gemm: int = 0
+    attention_prefill: int = 0
+    attention_decode: int = 0
+    kv_write: int = 0
+    norm_rope_act: int = 0
+    sampling: int = 0
+    comm: int = 0
+    copy: int = 0
+    other: int = 0
+
+
+class BlockCensus(NamedTuple):
+    """Three disjoint buckets of KV blocks; `free` never includes `reclaimable` here.
+
+    active: ref_count > 0 · reclaimable: ref_count 0 with valid cached KV · free: no valid content.
+    """
+
+    active: int
+    reclaimable: int
+    free: int
+
+    @property
+    def total(self) -> int:
+        return self.active + self.reclaimable + self.free
+
+
+class StepRecord(NamedTuple):
+    """One engine iteration. A NamedTuple, since building it is on the hot path (a third of a frozen dataclass's cost).
+
+    Spans: `start_ns` is taken when the loop turns to the step (before it waits for the scheduler lock), `end_ns` after the
+    step's tokens were handed out. schedule + prepare + forward + sample + postprocess + lock_wait never exceed end - start.
+    """
+
+    step_id: int
+    start_ns: int
+    end_ns: int
+    kind: StepKind
+    # What was scheduled.
+    num_decode_seqs: int
+    """Sequences that took exactly one token of the budget to extend their output."""
+    num_prefill_seqs: int
+    prefill_tokens: int
+    """Prompt tokens computed for the first time in this step."""
+    recomputed_tokens: int
+    """Tokens computed again after a preemption."""
+    cached_tokens: int
+    """Prompt tokens bound from the prefix cache by requests admitted in this step (never computed)."""
+    decode_context_tokens: int
+    """KV positions that the decode sequences attend to, summed over sequences."""
+    prefill_attention_pairs: int
+    """Query-key pairs of the prefill chunks: sum of c*start + c(c+1)/2 over chunks of c tokens."""
+    emitted_tokens: int
+    """Tokens sampled in this step (decodes plus finished prefills)."""
+    max_batched_tokens: int
+    """The token budget in force."""
+    # Where the host's time went, ns.
+    schedule_ns: int
+    prepare_ns: int
+    forward_ns: int
+    sample_ns: int
+    postprocess_ns: int
+    lock_wait_ns: int
+    lock_hold_ns: int
+    host_gap_ns: int | None
+    """Time from the previous step's end to this step's start while work was waiting; None after an idle loop."""
+    forward_cpu_ns: int | None
+    """CPU time of the engine's thread during forward and sample; well below forward_ns, the host was taken away."""
+    device_ns: DeviceTime | None
+    # State after scheduling.
+    num_running: int
+    num_waiting: int
+    num_preempted: int
+    """Sequences preempted while this step was scheduled."""
+    num_deferred: int
+    """Runnable sequences (decodes or prompts) that got no token of this step's budget."""
+    deferral: str | None
+    """Why a prompt got no budget in this step: one of `DeferralReason`, the first one met."""
+    late_gaps_ns: tuple[int, ...]
+    """Inter-token gaps of sequences that emitted now but not in the previous step (preempted or deferred in between)."""
+    census: BlockCensus
+    evicted_blocks: int
+
+
+class DeferralReason(StrEnum):
+    """Why a runnable sequence or a waiting prompt was not scheduled in a step."""
+
+    BUDGET = "budget_exhausted_by_decodes"
+    """Decodes took the whole token budget."""
+    PREFILL_AHEAD = "budget_taken_by_earlier_prefill"
+    """An earlier prompt's chunk took the rest of the budget."""
+    SEQUENCES = "max_sequences"
+    """Every sequence slot is taken."""
+    BLOCKS = "kv_blocks"
+    """Free plus reclaimable blocks cannot hold the prompt beside what is promised to running prefills."""
+
+
+def step_kind(num_decode_seqs: int, num_prefill_seqs: int) -> StepKind:
+    if num_prefill_seqs == 0:
+        return StepKind.DECODE
+    return StepKind.MIXED if num_decode_seqs else StepKind.PREFILL
