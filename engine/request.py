@@ -36,10 +36,10 @@ class FinishReason(StrEnum):
 class Request:
     """One sequence. KV positions 0..num_computed_tokens-1 are in its blocks; the newest output token never is.
 
-        prompt_token_ids              output_token_ids
-        |---------------------------|-----------------|
-        |-- num_cached --|
-        |-- num_computed_tokens ------------|
+    prompt_token_ids              output_token_ids
+    |---------------------------|-----------------|
+    |-- num_cached --|
+    |-- num_computed_tokens ------------|
     """
 
     request_id: str

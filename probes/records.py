@@ -62,12 +62,17 @@ class BlockCensus(NamedTuple):
 class StepRecord(NamedTuple):
     """One engine iteration. A NamedTuple, since building it is on the hot path (a third of a frozen dataclass's cost).
 
-    Spans: `start_ns` is taken when the loop turns to the step (before it waits for the scheduler lock), `end_ns` after the
-    step's tokens were handed out. schedule + prepare + forward + sample + postprocess + lock_wait never exceed end - start.
+    `start_ns` is taken when the loop turns to the step (before it waits for the scheduler lock), `emit_ns` when its tokens
+    exist, `end_ns` after they were handed out. An inter-token gap runs from one step's `emit_ns` to a later one's:
+
+        emit[i-1]--post-process[i-1]--end[i-1]--host gap[i]--start[i]--lock, schedule, prepare, forward, sample--emit[i]
+
+    lock_wait + schedule + prepare + forward + sample never exceed emit - start; postprocess is end - emit.
     """
 
     step_id: int
     start_ns: int
+    emit_ns: int
     end_ns: int
     kind: StepKind
     # What was scheduled.
@@ -110,6 +115,8 @@ class StepRecord(NamedTuple):
     """Runnable sequences (decodes or prompts) that got no token of this step's budget."""
     deferral: str | None
     """Why a prompt got no budget in this step: one of `DeferralReason`, the first one met."""
+    num_regular_gaps: int
+    """Sequences that emitted in this step and in the previous one: their gap is emit[i] - emit[i-1]."""
     late_gaps_ns: tuple[int, ...]
     """Inter-token gaps of sequences that emitted now but not in the previous step (preempted or deferred in between)."""
     census: BlockCensus

@@ -1,0 +1,82 @@
+"""The metric table of the engine: exporter, documentation, tests and the diagnose dialect read it. Base units only."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PREFIX = "stallscope_"
+
+LATENCY_BOUNDS_SECONDS = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+    0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0,
+)  # fmt: skip
+LATENCY_BOUNDS_NS = tuple(round(bound * 1e9) for bound in LATENCY_BOUNDS_SECONDS)
+
+
+class MetricKind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    """Without prefix; counters end in `_total`, as on the wire."""
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def wire_name(self) -> str:
+        return PREFIX + self.name
+
+
+_C, _G, _H, _I = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM, MetricKind.INFO
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("step_duration_seconds", _H, "Engine iterations, from lock request to tokens handed out.", ("kind",)),
+        Metric("step_device_seconds_total", _C, "Device time by operation class and step kind.", ("op", "kind")),
+        Metric(
+            "tokens_total",
+            _C,
+            "Tokens by phase: prefill (first-time), decode (sampled), recompute (after preemption), cached (not computed).",
+            ("phase",),
+        ),
+        Metric("scheduler_lock_wait_seconds", _H, "Wait for the scheduler lock by the site that asked.", ("site",)),
+        Metric("scheduler_lock_hold_seconds", _H, "Hold of the scheduler lock by the site that held it.", ("site",)),
+        Metric("schedule_duration_seconds", _H, "Host time in the scheduler per step, lock wait excluded."),
+        Metric("host_gap_seconds", _H, "Device idle before a step while work was waiting."),
+        Metric(
+            "stall_seconds_total",
+            _C,
+            "Time by which decode gaps exceeded the running decode floor. some: at least one sequence; full: all of them.",
+            ("cause", "extent"),
+        ),
+        Metric("kv_blocks", _G, "KV blocks by disjoint state; free does not include reclaimable.", ("state",)),
+        Metric("kv_evictions_total", _C, "Reclaimable blocks whose content was given up (metadata only)."),
+        Metric("prefix_query_tokens_total", _C, "Prompt tokens looked up in the prefix index."),
+        Metric("prefix_hit_tokens_total", _C, "Prompt tokens found in the prefix index."),
+        Metric("requests", _G, "Requests by state.", ("state",)),
+        Metric("requests_waiting", _G, "Waiting requests by the reason of the last scheduling pass.", ("reason",)),
+        Metric("requests_finished_total", _C, "Finished requests by reason.", ("reason",)),
+        Metric("preemptions_total", _C, "Sequences preempted (recompute)."),
+        Metric("deferrals_total", _C, "Sequence-steps without budget, by reason.", ("reason",)),
+        Metric("time_to_first_token_seconds", _H, "Arrival at the server to the first token."),
+        Metric("inter_token_latency_seconds", _H, "Gap between consecutive tokens of a sequence, one sample per token."),
+        Metric("e2e_request_latency_seconds", _H, "Arrival to the last token."),
+        Metric("queue_time_seconds", _H, "Arrival to the first scheduled token."),
+        Metric("failures_total", _C, "Failures by kind.", ("kind",)),
+        Metric("probe_errors_total", _C, "Errors inside a probe; the engine went on."),
+        Metric(
+            "device_memory_bytes", _G, "Device memory by kind: total, reserved (weights + pool), weights, kv_pool.", ("kind",)
+        ),
+        Metric("device_bandwidth_bytes_per_second", _G, "Read bandwidth of the device, measured at start."),
+        Metric("max_batched_tokens", _G, "Token budget of a step, as in force now."),
+        Metric("max_sequences", _G, "Sequence cap, as in force now."),
+        Metric("process_start_time_seconds", _G, "Unix time at which the engine started."),
+        Metric("engine_info", _I, "Version, model geometry and fixed configuration as labels; value 1."),
+    )
+}  # fmt: skip

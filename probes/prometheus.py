@@ -1,0 +1,105 @@
+"""Prometheus exposition of an engine: one collector over counters, lock sites and a snapshot, read at scrape time."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from probes.catalog import METRICS, MetricKind
+from probes.locks import Histogram, TimedLock
+from probes.recorder import RingRecorder
+from probes.records import OpClass
+from probes.snapshot import EngineSnapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[str, ...]
+
+
+class EngineCollector(Collector):
+    """Every series of `probes.catalog.METRICS`, and no other."""
+
+    def __init__(self, recorder: RingRecorder, lock: TimedLock, snapshot: Callable[[], EngineSnapshot]) -> None:
+        self._recorder = recorder
+        self._lock = lock
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterable[Metric]:
+        state = self._snapshot()
+        numbers, histograms = self._numbers(state), self._histograms()
+        for name, metric in METRICS.items():
+            if metric.kind is MetricKind.HISTOGRAM:
+                histogram_family = HistogramMetricFamily(metric.wire_name, metric.help, labels=metric.labels)
+                for labels, histogram in histograms[name].items():
+                    histogram_family.add_metric(labels, *_buckets_and_sum(histogram))
+                yield histogram_family
+                continue
+            kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+            label_names = tuple(state.info) if metric.kind is MetricKind.INFO else metric.labels
+            family = kind(metric.wire_name, metric.help, labels=label_names)
+            for labels, value in numbers[name].items():
+                family.add_metric(labels, value)
+            yield family
+
+    def _histograms(self) -> dict[str, dict[Labels, Histogram]]:
+        counters = self._recorder.counters
+        sites = self._lock.sites.values()
+        return {
+            "step_duration_seconds": {(kind,): histogram for kind, histogram in counters.step_duration.items()},
+            "scheduler_lock_wait_seconds": {(site.name,): site.wait for site in sites},
+            "scheduler_lock_hold_seconds": {(site.name,): site.hold for site in sites},
+            "schedule_duration_seconds": {(): counters.schedule},
+            "host_gap_seconds": {(): counters.host_gap},
+            "time_to_first_token_seconds": {(): counters.time_to_first_token},
+            "inter_token_latency_seconds": {(): counters.inter_token_latency},
+            "e2e_request_latency_seconds": {(): counters.e2e},
+            "queue_time_seconds": {(): counters.queue_time},
+        }
+
+    def _numbers(self, state: EngineSnapshot) -> dict[str, dict[Labels, float]]:
+        counters = self._recorder.counters
+        bandwidth = state.bandwidth_bytes_per_second
+        return {
+            "step_device_seconds_total": {
+                (op, kind): sums[index] / 1e9
+                for kind, sums in counters.device_ns.items()
+                for index, op in enumerate(OpClass)
+            },
+            "tokens_total": {(p,): counters.tokens[p] for p in ("prefill", "decode", "recompute", "cached")},
+            "stall_seconds_total": {key: ns / 1e9 for key, ns in list(counters.stall_ns.items())},
+            "kv_blocks": _by_label(state.census._asdict()),
+            "kv_evictions_total": {(): counters.evictions},
+            "prefix_query_tokens_total": {(): state.prefix_query_tokens},
+            "prefix_hit_tokens_total": {(): state.prefix_hit_tokens},
+            "requests": {("running",): state.num_running, ("waiting",): state.num_waiting},
+            "requests_waiting": _by_label(state.waiting_by_reason),
+            "requests_finished_total": _by_label(counters.finished),
+            "preemptions_total": {(): counters.preemptions},
+            "deferrals_total": _by_label(counters.deferrals),
+            "failures_total": _by_label(counters.failures),
+            "probe_errors_total": {(): counters.probe_errors},
+            "device_memory_bytes": _by_label(state.memory_bytes),
+            "device_bandwidth_bytes_per_second": {} if bandwidth is None else {(): bandwidth},
+            "max_batched_tokens": {(): state.max_batched_tokens},
+            "max_sequences": {(): state.max_sequences},
+            "process_start_time_seconds": {(): state.start_unix},
+            "engine_info": {tuple(state.info.values()): 1},
+        }
+
+
+def _buckets_and_sum(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
+    bounds = [repr(ns / 1e9) for ns in histogram.bounds] + ["+Inf"]
+    return list(zip(bounds, map(float, histogram.cumulative()), strict=True)), histogram.sum_ns / 1e9
+
+
+def _by_label(counts: Mapping[str, int]) -> dict[Labels, float]:
+    # A copy first: the engine's thread may add a label while we read.
+    return {(label,): count for label, count in list(counts.items())}
+
+
+def exposition(collector: EngineCollector) -> bytes:
+    """Text format 0.0.4 of one scrape."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry)

@@ -1,0 +1,240 @@
+"""Where the engine leaves its facts: a bounded ring of step records and cumulative counters beside it.
+
+One thread writes (the engine's); any number read. Counters only grow, and readers take differences, so that two readers
+never rob each other. The ring is lossy by count: what a reader came too late for is counted, never silently missing.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from probes.locks import Histogram
+from probes.records import OpClass, StepKind, StepRecord
+
+
+class RequestTrace(NamedTuple):
+    """One finished request; stamps are monotonic ns, None when the request never got there."""
+
+    request_id: str
+    arrival_ns: int
+    first_scheduled_ns: int | None
+    first_token_ns: int | None
+    finished_ns: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    num_preemptions: int
+    finish_reason: str
+
+
+class StepSlice(NamedTuple):
+    records: list[StepRecord]
+    next_id: int
+    """Pass as `since` of the next read."""
+    lost: int
+    """Records in the asked range that had been overwritten."""
+
+
+class Recorder(Protocol):
+    """What the engine calls. Implementations are O(1) and never raise into the engine."""
+
+    def on_step(self, record: StepRecord) -> None: ...
+
+    def on_first_scheduled(self, queue_ns: int) -> None: ...
+
+    def on_first_token(self, ttft_ns: int) -> None: ...
+
+    def on_request_finished(self, trace: RequestTrace) -> None: ...
+
+    def on_failure(self, kind: str) -> None: ...
+
+
+class NullRecorder:
+    """Records nothing: the other arm of every measurement of what recording costs."""
+
+    def on_step(self, record: StepRecord) -> None:
+        pass
+
+    def on_first_scheduled(self, queue_ns: int) -> None:
+        pass
+
+    def on_first_token(self, ttft_ns: int) -> None:
+        pass
+
+    def on_request_finished(self, trace: RequestTrace) -> None:
+        pass
+
+    def on_failure(self, kind: str) -> None:
+        pass
+
+
+class DecodeFloor:
+    """Running estimate of what a pure decode step costs on the device, by log2 of its batch.
+
+    Each pure decode step moves the estimate of its batch class by at most 10 %, so that one disturbed step cannot. It
+    feeds the stall counters only; the latency account fits the records themselves.
+    """
+
+    _STEP = 0.1
+
+    def __init__(self) -> None:
+        self._estimates: dict[int, float] = {}
+
+    def learn(self, num_seqs: int, device_ns: int) -> None:
+        size = num_seqs.bit_length()
+        known = self._estimates.get(size)
+        if known is None:
+            self._estimates[size] = float(device_ns)
+        else:
+            limit = known * self._STEP
+            self._estimates[size] = known + max(-limit, min(limit, self._STEP * (device_ns - known)))
+
+    def of(self, num_seqs: int) -> float | None:
+        """ns for a decode batch of `num_seqs`, from the nearest class seen; None before the first pure decode step."""
+        if not self._estimates:
+            return None
+        size = num_seqs.bit_length()
+        return self._estimates[min(self._estimates, key=lambda seen: abs(seen - size))]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Cumulative since start. Keys are label values."""
+
+    step_duration: dict[StepKind, Histogram]
+    device_ns: dict[StepKind, list[int]]
+    schedule: Histogram
+    host_gap: Histogram
+    inter_token_latency: Histogram
+    time_to_first_token: Histogram
+    e2e: Histogram
+    queue_time: Histogram
+    tokens: Counter[str]
+    deferrals: Counter[str]
+    failures: Counter[str]
+    finished: Counter[str]
+    stall_ns: Counter[tuple[str, str]]
+    evictions: int = 0
+    preemptions: int = 0
+    probe_errors: int = 0
+
+
+class RingRecorder:
+    """Ring of the last `capacity` step records, and the counters."""
+
+    def __init__(self, capacity: int = 8192) -> None:
+        if capacity <= 0:
+            raise ValueError(f"capacity must be positive, got {capacity}")
+        self._ring: list[StepRecord | None] = [None] * capacity
+        self._next_id = 0
+        self._last_emit_ns = 0
+        self._floor = DecodeFloor()
+        self.counters = Counters(
+            step_duration={kind: Histogram() for kind in StepKind},
+            device_ns={kind: [0] * len(OpClass) for kind in StepKind},
+            schedule=Histogram(),
+            host_gap=Histogram(),
+            inter_token_latency=Histogram(),
+            time_to_first_token=Histogram(),
+            e2e=Histogram(),
+            queue_time=Histogram(),
+            tokens=Counter(),
+            deferrals=Counter(),
+            failures=Counter(),
+            finished=Counter(),
+            stall_ns=Counter(),
+        )
+
+    @property
+    def capacity(self) -> int:
+        return len(self._ring)
+
+    @property
+    def next_id(self) -> int:
+        return self._next_id
+
+    def on_step(self, record: StepRecord) -> None:
+        try:
+            # The slot is filled before the cursor moves: a reader never sees an empty slot below next_id.
+            self._ring[record.step_id % len(self._ring)] = record
+            self._next_id = record.step_id + 1
+            self._count(record)
+        except Exception:  # noqa: BLE001 - a fault of the probe must not stop a serving engine; it is counted and exported
+            self.counters.probe_errors += 1
+
+    def _count(self, record: StepRecord) -> None:
+        counters = self.counters
+        counters.step_duration[record.kind].observe(record.end_ns - record.start_ns)
+        counters.schedule.observe(record.schedule_ns)
+        if record.host_gap_ns is not None:
+            counters.host_gap.observe(record.host_gap_ns)
+        if record.device_ns is not None:
+            sums = counters.device_ns[record.kind]
+            for op, ns in enumerate(record.device_ns):
+                sums[op] += ns
+        tokens = counters.tokens
+        tokens["prefill"] += record.prefill_tokens
+        tokens["recompute"] += record.recomputed_tokens
+        tokens["cached"] += record.cached_tokens
+        tokens["decode"] += record.emitted_tokens
+        if record.deferral is not None:
+            counters.deferrals[record.deferral] += record.num_deferred
+        counters.evictions += record.evicted_blocks
+        counters.preemptions += record.num_preempted
+        self._count_gaps(record)
+
+    def _count_gaps(self, record: StepRecord) -> None:
+        """Inter-token gaps of this step and by how much their causes exceeded the decode floor."""
+        late = record.late_gaps_ns
+        if record.num_regular_gaps:
+            self.counters.inter_token_latency.observe(record.emit_ns - self._last_emit_ns, record.num_regular_gaps)
+        for gap in late:
+            self.counters.inter_token_latency.observe(gap)
+        self._last_emit_ns = record.emit_ns
+
+        decodes, device_ns = record.num_decode_seqs, record.forward_ns + record.sample_ns
+        if not decodes:
+            return
+        stall = self.counters.stall_ns
+        if record.kind is StepKind.DECODE:
+            self._floor.learn(decodes, device_ns)
+        else:
+            floor = self._floor.of(decodes)
+            if floor is not None and device_ns > floor:
+                stall["prefill", "some"] += round(device_ns - floor)
+                stall["prefill", "full"] += round(device_ns - floor)
+        host = record.schedule_ns + record.prepare_ns + (record.end_ns - record.emit_ns) + (record.host_gap_ns or 0)
+        for cause, ns in (("host", host), ("lock", record.lock_wait_ns)):
+            stall[cause, "some"] += ns
+            stall[cause, "full"] += ns
+        if late:
+            # Others went on meanwhile, so the stall of a preempted or deferred sequence is never full.
+            stall["preemption_or_deferral", "some"] += max(late)
+
+    def on_request_finished(self, trace: RequestTrace) -> None:
+        counters = self.counters
+        counters.finished[trace.finish_reason] += 1
+        counters.e2e.observe(trace.finished_ns - trace.arrival_ns)
+
+    def on_first_scheduled(self, queue_ns: int) -> None:
+        self.counters.queue_time.observe(queue_ns)
+
+    def on_first_token(self, ttft_ns: int) -> None:
+        self.counters.time_to_first_token.observe(ttft_ns)
+
+    def on_failure(self, kind: str) -> None:
+        self.counters.failures[kind] += 1
+
+    def steps_since(self, since: int, limit: int | None = None) -> StepSlice:
+        """Records with step_id >= since that are still held. Safe beside the writer: a slot is one reference."""
+        end = self._next_id
+        if limit is not None:
+            end = min(end, max(since, end - len(self._ring)) + limit)
+        start = max(since, end - len(self._ring), 0)
+        records: list[StepRecord] = []
+        for step_id in range(start, end):
+            record = self._ring[step_id % len(self._ring)]
+            if record is not None and record.step_id == step_id:  # else: overwritten while we were reading
+                records.append(record)
+        asked = max(0, end - max(since, 0))
+        return StepSlice(records, end, asked - len(records))
