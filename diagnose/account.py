@@ -1,0 +1,235 @@
+"""The latency account: where the wall time of inter-token gaps went, from step records (DIAGNOSIS.md, section 4).
+
+A gap runs from one step's tokens to the next ones'. Its time is split into exclusive parts that add up to it:
+
+    decode_floor      what the decode share of the step costs by the fitted model a + b*sequences + c*context
+    prefill           co-scheduled first-time prompt tokens: what a mixed step took beyond the floor
+    recompute         the same for tokens computed again after a preemption, split by token count
+    cpu_steal         forward time during which the host had taken the engine's core away
+    schedule, prepare, postprocess, idle, lock_wait     the host's parts
+    preempted, deferred      steps that went by without this sequence
+    other             what nothing above explains (shown, never hidden)
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from diagnose.policy import Policy
+from diagnose.stats import LinearFit, median, robust_fit, weighted_quantile
+from probes.records import StepKind, StepRecord
+
+PARTS = (
+    "decode_floor",
+    "prefill",
+    "recompute",
+    "cpu_steal",
+    "schedule",
+    "prepare",
+    "postprocess",
+    "idle",
+    "lock_wait",
+    "preempted",
+    "deferred",
+    "other",
+)
+HOST_PARTS = ("schedule", "prepare", "postprocess", "idle", "lock_wait")
+
+_MAX_FIT_ROWS = 2000
+
+
+class Gap(NamedTuple):
+    """`tokens` equal inter-token gaps that ended in step `step`, one per token. Times in seconds."""
+
+    seconds: float
+    tokens: int
+    parts: tuple[float, ...]
+    """In the order of PARTS; they add up to `seconds`."""
+    floor: float
+    step: StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Mean split of a group of gaps. `total_seconds` is the sum of the parts."""
+
+    total_seconds: float
+    parts: dict[str, float]
+    basis: str
+    quantile_seconds: float
+    """The quantile itself: the gaps of the group lie around it (p50) or at and beyond it (p99)."""
+    num_gaps: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeModel:
+    """Device seconds of a pure decode step from its sequences and the KV positions that they read."""
+
+    fit: LinearFit
+    basis: str
+
+    def floor(self, record: StepRecord) -> float:
+        return self.fit.predict(_decode_row(record))
+
+    def context_share(self, record: StepRecord) -> float:
+        """Share of the floor that grows with context."""
+        total = self.floor(record)
+        return self.fit.coefficients[2] * record.decode_context_tokens / total if total > 0 else 0.0
+
+
+@dataclass(slots=True)
+class StepAnalysis:
+    """All that the step records of one window say about gaps. Empty lists when there is too little."""
+
+    steps: tuple[StepRecord, ...]
+    decode_steps: list[StepRecord]
+    mixed_steps: list[StepRecord]
+    model: DecodeModel | None
+    gaps: list[Gap]
+
+    @property
+    def num_gaps(self) -> int:
+        return sum(gap.tokens for gap in self.gaps)
+
+    def quantile(self, q: float) -> float:
+        return weighted_quantile([gap.seconds for gap in self.gaps], [gap.tokens for gap in self.gaps], q)
+
+    def stall_share(self, factor: float) -> float:
+        """Share of the streams' decode time that was spent in gaps of at least `factor` times their floor."""
+        total = sum(gap.seconds * gap.tokens for gap in self.gaps)
+        slow = sum(gap.seconds * gap.tokens for gap in self.gaps if gap.seconds >= factor * gap.floor)
+        return slow / total if total else 0.0
+
+    def stalled_tokens_share(self, factor: float) -> float:
+        slow = sum(gap.tokens for gap in self.gaps if gap.seconds >= factor * gap.floor)
+        return slow / self.num_gaps if self.gaps else 0.0
+
+    def account_between(self, low: float, high: float, q: float) -> Account | None:
+        """Mean split of the gaps with low <= seconds <= high."""
+        return self._account(q, lambda gap: low <= gap.seconds <= high)
+
+    def account_p50(self) -> Account | None:
+        if not self.gaps:
+            return None
+        return self.account_between(self.quantile(0.45), self.quantile(0.55), 0.5)
+
+    def account_p99(self) -> Account | None:
+        if not self.gaps:
+            return None
+        return self.account_between(self.quantile(0.99), float("inf"), 0.99)
+
+    def account_all(self) -> Account | None:
+        return self._account(0.5, lambda _: True)
+
+    def account_stalled(self, factor: float) -> Account | None:
+        """Mean split of the stalls alone."""
+        return self._account(0.99, lambda gap: gap.seconds >= factor * gap.floor)
+
+    def _account(self, q: float, chosen: Callable[[Gap], bool]) -> Account | None:
+        group = [gap for gap in self.gaps if chosen(gap)]
+        count = sum(gap.tokens for gap in group)
+        if not count or self.model is None:
+            return None
+        sums = [sum(gap.parts[i] * gap.tokens for gap in group) / count for i in range(len(PARTS))]
+        parts = dict(zip(PARTS, sums, strict=True))
+        return Account(sum(sums), parts, self.model.basis, self.quantile(q), count)
+
+
+def analyse_steps(steps: Sequence[StepRecord], policy: Policy) -> StepAnalysis:
+    """O(steps). Without enough pure decode steps there is no model, and no gap is split."""
+    decode = [record for record in steps if record.kind is StepKind.DECODE]
+    mixed = [record for record in steps if record.kind is StepKind.MIXED]
+    model = _fit_decode(decode, policy)
+    gaps = list(_gaps(steps, model)) if model is not None else []
+    return StepAnalysis(tuple(steps), decode, mixed, model, gaps)
+
+
+def device_seconds(record: StepRecord) -> float:
+    """Forward and sampling time without what the host took away meanwhile."""
+    return (record.forward_ns + record.sample_ns) / 1e9 - steal_seconds(record)
+
+
+def steal_seconds(record: StepRecord) -> float:
+    """Time of forward and sampling in which the engine's thread had no core; 0 when that is not measured."""
+    if record.forward_cpu_ns is None:
+        return 0.0
+    return max(0, record.forward_ns + record.sample_ns - record.forward_cpu_ns) / 1e9
+
+
+def _decode_row(record: StepRecord) -> tuple[float, float, float]:
+    return 1.0, float(record.num_decode_seqs), float(record.decode_context_tokens)
+
+
+def _fit_decode(decode: list[StepRecord], policy: Policy) -> DecodeModel | None:
+    if len(decode) < policy.min_decode_steps:
+        return None
+    stride = -(-len(decode) // _MAX_FIT_ROWS)
+    sample = decode[::stride]
+    fit = robust_fit([_decode_row(record) for record in sample], [device_seconds(record) for record in sample])
+    return DecodeModel(fit, "fitted")
+
+
+def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
+    for before, record in pairwise(steps):
+        if record.step_id != before.step_id + 1:
+            continue  # lost records: what happened in between is unknown
+        interval = (record.emit_ns - before.emit_ns) / 1e9
+        parts, floor = _split(before, record, interval, model)
+        if record.num_regular_gaps:
+            yield Gap(interval, record.num_regular_gaps, tuple(parts), floor, record)
+        for late_ns in record.late_gaps_ns:
+            seconds = late_ns / 1e9
+            waited = max(0.0, seconds - interval)
+            late = list(parts)
+            late[PARTS.index("preempted" if record.recomputed_tokens else "deferred")] += waited
+            late[-1] += seconds - waited - interval  # 0 but for a gap shorter than the interval
+            yield Gap(seconds, 1, tuple(late), floor, record)
+
+
+def _split(before: StepRecord, record: StepRecord, interval: float, model: DecodeModel) -> tuple[list[float], float]:
+    device = device_seconds(record)
+    floor = model.floor(record)
+    decode_part = min(device, floor)
+    excess = device - decode_part
+    computed = record.prefill_tokens + record.recomputed_tokens
+    prefill = excess * record.prefill_tokens / computed if computed else 0.0
+    recompute = excess * record.recomputed_tokens / computed if computed else 0.0
+    known = {
+        "decode_floor": decode_part,
+        "prefill": prefill,
+        "recompute": recompute,
+        "cpu_steal": steal_seconds(record),
+        "schedule": record.schedule_ns / 1e9,
+        "prepare": record.prepare_ns / 1e9,
+        "postprocess": (before.end_ns - before.emit_ns) / 1e9,
+        "idle": max(0, record.start_ns - before.end_ns) / 1e9,
+        "lock_wait": record.lock_wait_ns / 1e9,
+    }
+    parts = [known.get(name, 0.0) for name in PARTS]
+    parts[-1] = interval - sum(parts)
+    return parts, floor
+
+
+def excess_parts(account: Account, reference_floor: float) -> dict[str, float]:
+    """What of an account lies beyond an undisturbed decode step: all but `reference_floor` seconds of decode."""
+    excess = dict(account.parts)
+    excess["decode_floor"] = max(0.0, excess["decode_floor"] - reference_floor)
+    return excess
+
+
+def typical_floor(analysis: StepAnalysis) -> float | None:
+    """Median decode floor over the gaps' steps, seconds."""
+    if not analysis.gaps:
+        return None
+    return weighted_quantile([gap.floor for gap in analysis.gaps], [gap.tokens for gap in analysis.gaps], 0.5)
+
+
+def mixed_ratio(analysis: StepAnalysis) -> float | None:
+    """Median over mixed steps of device time against a pure decode step of the same batch and context."""
+    if analysis.model is None or not analysis.mixed_steps:
+        return None
+    ratios = [
+        device_seconds(record) / floor for record in analysis.mixed_steps if (floor := analysis.model.floor(record)) > 0
+    ]
+    return median(ratios) if ratios else None

@@ -1,0 +1,170 @@
+"""What a rule sees: signals and step analysis of the incident and, if there is one, of the baseline."""
+
+from dataclasses import dataclass
+
+from diagnose.account import (
+    HOST_PARTS,
+    StepAnalysis,
+    analyse_steps,
+    excess_parts,
+    mixed_ratio,
+    typical_floor,
+)
+from diagnose.observation import Event
+from diagnose.policy import Policy
+from diagnose.signals import Signals
+from diagnose.slo import Objective
+from diagnose.stats import Bounds, weighted_quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Signals of one window and what its step records say."""
+
+    signals: Signals
+    analysis: StepAnalysis
+
+    def latency(self, metric: str, q: float) -> tuple[Bounds, int, str] | None:
+        """Quantile, sample count and source. Inter-token gaps come exact from step records where there are any."""
+        if metric == "inter_token_latency" and self.analysis.gaps:
+            value = self.analysis.quantile(q)
+            return Bounds(value, value), self.analysis.num_gaps, self.signals.steps_source
+        histogram = self.signals.histograms.get(metric)
+        bounds = histogram.quantile(q) if histogram is not None else None
+        if histogram is None or bounds is None:
+            return None
+        return bounds, round(histogram.count), histogram.source
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    objective: Objective
+    measured: Bounds
+    samples: int
+    source: str
+
+    @property
+    def certain(self) -> bool:
+        """The whole bucket lies at or beyond the limit."""
+        return (
+            self.measured.low >= self.objective.limit_seconds
+            if not self.measured.exact
+            else (self.measured.low > self.objective.limit_seconds)
+        )
+
+    @property
+    def possible(self) -> bool:
+        return self.measured.high > self.objective.limit_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The symptom in seconds of a slow gap, by part, beyond an undisturbed decode step."""
+
+    seconds: float
+    parts: dict[str, float]
+    basis: str
+
+    def share(self, *names: str) -> float:
+        return sum(self.parts[name] for name in names) / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    target: str
+    """How the target is named in commands."""
+    is_live: bool
+    incident: Window
+    baseline: Window | None
+    policy: Policy
+    events: tuple[Event, ...]
+    objectives: tuple[Objective, ...]
+
+    @property
+    def signals(self) -> Signals:
+        return self.incident.signals
+
+    @property
+    def analysis(self) -> StepAnalysis:
+        return self.incident.analysis
+
+    def breaches(self) -> list[Breach]:
+        """Objectives that are breached or may be (the limit lies inside the bucket)."""
+        found: list[Breach] = []
+        for objective in self.objectives:
+            latency = self.incident.latency(objective.metric, objective.quantile)
+            if latency is not None:
+                breach = Breach(objective, *latency)
+                if breach.possible:
+                    found.append(breach)
+        return found
+
+    def unmeasured_objectives(self) -> list[Objective]:
+        return [o for o in self.objectives if self.incident.latency(o.metric, o.quantile) is None]
+
+    def reference_floor(self) -> float | None:
+        """Decode floor of an undisturbed step: the baseline's where there is one."""
+        if self.baseline is not None and (floor := typical_floor(self.baseline.analysis)) is not None:
+            return floor
+        return typical_floor(self.analysis)
+
+    def excess(self) -> Excess | None:
+        """Where the excess lies: over the stalls, or without stalls over the median gap against the baseline."""
+        floor = self.reference_floor()
+        if floor is None:
+            return None
+        stalled = self.has_stalls()
+        account = self.analysis.account_stalled(self.policy.slow_gap_factor) if stalled else self.analysis.account_p50()
+        if account is None:
+            return None
+        parts = excess_parts(account, floor)
+        return Excess(sum(parts.values()), parts, account.basis)
+
+    def stall_share(self) -> float | None:
+        """None without step records."""
+        return self.analysis.stall_share(self.policy.slow_gap_factor) if self.analysis.gaps else None
+
+    def has_stalls(self) -> bool:
+        share = self.stall_share()
+        return share is not None and share >= self.policy.material_stall_share
+
+    def median_shift(self) -> float | None:
+        """p50 ITL against the baseline's; None without one."""
+        if self.baseline is None:
+            return None
+        now = self.incident.latency("inter_token_latency", 0.5)
+        before = self.baseline.latency("inter_token_latency", 0.5)
+        if now is None or before is None or before[0].high in (0.0, float("inf")):
+            return None
+        return now[0].high / before[0].high
+
+    def itl_moved(self) -> bool | None:
+        """Whether inter-token latency shows a symptom at all; None when nothing can say."""
+        shift = self.median_shift()
+        known = self.stall_share() is not None or shift is not None
+        if not known:
+            return None
+        return self.has_stalls() or (shift is not None and shift >= self.policy.shift_ratio)
+
+    def mixed_ratio(self) -> float | None:
+        return mixed_ratio(self.analysis)
+
+    def host_share(self) -> float | None:
+        """Host parts over all gaps, as a share of the streams' decode time."""
+        account = self.analysis.account_all()
+        if account is None or account.total_seconds <= 0:
+            return None
+        return sum(account.parts[name] for name in HOST_PARTS) / account.total_seconds
+
+
+def make_window(signals: Signals, policy: Policy) -> Window:
+    return Window(signals, analyse_steps(signals.steps, policy))
+
+
+def decode_step_quantile(window: Window, q: float) -> float | None:
+    """Device seconds of the window's pure decode steps."""
+    steps = window.analysis.decode_steps
+    if not steps:
+        return None
+    values = [(record.forward_ns + record.sample_ns) / 1e9 for record in steps]
+    return weighted_quantile(values, [1.0] * len(values), q)

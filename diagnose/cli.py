@@ -1,0 +1,69 @@
+"""The one command, `stallscope`. Subcommands load only when they are used: `--help` imports neither torch nor textual."""
+
+import importlib
+import sys
+
+import click
+
+# name -> (module:function, one line for --help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("engine.server.command:serve", "Serve a model with the instrumented engine (OpenAI API)."),
+    "diagnose": ("diagnose.commands.diagnose:diagnose_command", "Say why tokens are late, and what to do next."),
+    "record": ("diagnose.commands.record:record_command", "Record a live target for later (a baseline, an incident)."),
+    "explain": ("diagnose.commands.explain:explain_command", "Explain a hypothesis: mechanism, evidence, fix."),
+    "demo": ("runbooks.drills.demo:demo_command", "Induce a stall on a live engine and diagnose it."),
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module_name, _, function = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module_name), function)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes of diagnose: 0 nothing wrong, 1 a cause is supported, 2 cannot look, 3 insufficient evidence, "
+    "4 hard failure.",
+)
+@click.version_option(package_name="stallscope", prog_name="stallscope")
+def stallscope() -> None:
+    """Why are the tokens late, what are we sure of, what do we measure or do next?"""
+
+
+def main() -> None:
+    """Entry point. Errors that people can cause end in one line and an exit code."""
+    from diagnose.errors import DiagnoseError
+
+    try:
+        stallscope.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except DiagnoseError as error:
+        click.echo(f"stallscope: {error}", err=True)
+        sys.exit(int(error.exit_code))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Option types that several commands share."""
+
+from typing import Any
+
+import click
+
+from diagnose.errors import SourceError
+from diagnose.slo import Objective, parse_slo
+from diagnose.units import parse_duration
+
+
+class Duration(click.ParamType[float]):
+    """`20s`, `500ms`, `2m` -> seconds, above zero."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            seconds = parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if seconds <= 0:
+            self.fail(f"{value!r} must be above zero", param, ctx)
+        return seconds
+
+
+class Slo(click.ParamType[tuple[Objective, ...]]):
+    """`itl_p99=200ms,ttft_p95=2s` -> objectives."""
+
+    name = "slo"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Objective, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_slo(str(value))
+        except SourceError as error:
+            self.fail(str(error), param, ctx)
+
+
+def is_url(source: str) -> bool:
+    return source.startswith(("http://", "https://"))

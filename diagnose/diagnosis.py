@@ -1,0 +1,158 @@
+"""From observations to a Diagnosis: judge every hypothesis, rank the causes, decide."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.account import Account
+from diagnose.case import Case, Excess, make_window
+from diagnose.decision import Decision, DecisionKind, Finding, decide
+from diagnose.errors import ExitCode
+from diagnose.hypotheses.base import Hypothesis
+from diagnose.hypotheses.registry import HYPOTHESES
+from diagnose.observation import Event
+from diagnose.policy import DEFAULT_POLICY, Policy
+from diagnose.protocol import Measurement, checklist
+from diagnose.signals import Signals
+from diagnose.slo import Objective
+from diagnose.units import percent
+from diagnose.verdict import Argument, Judgement, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    case: Case
+    findings: tuple[Finding, ...]
+    primary: str | None
+    account_p50: Account | None
+    account_p99: Account | None
+    excess: Excess | None
+    protocol: tuple[Measurement, ...]
+    decision: Decision
+    warnings: tuple[str, ...]
+    idle: bool
+
+    @property
+    def exit_code(self) -> ExitCode:
+        supported = [f for f in self.findings if f.is_supported and not f.benign]
+        if any(f.name == "hard_failure" for f in supported):
+            return ExitCode.HARD_FAILURE
+        if self.idle:
+            return ExitCode.INSUFFICIENT
+        if supported:
+            return ExitCode.CAUSE_SUPPORTED
+        if self.decision.kind is DecisionKind.NONE:
+            return ExitCode.NOTHING_WRONG
+        return ExitCode.INSUFFICIENT
+
+
+def diagnose(
+    target: str,
+    incident: Signals,
+    baseline: Signals | None = None,
+    *,
+    is_live: bool = False,
+    events: Sequence[Event] = (),
+    objectives: Sequence[Objective] = (),
+    warnings: Sequence[str] = (),
+    policy: Policy = DEFAULT_POLICY,
+    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
+) -> Diagnosis:
+    case = Case(
+        target=target,
+        is_live=is_live,
+        incident=make_window(incident, policy),
+        baseline=None if baseline is None else make_window(baseline, policy),
+        policy=policy,
+        events=tuple(events),
+        objectives=tuple(objectives),
+    )
+    findings = [_judge(hypothesis, case) for hypothesis in hypotheses]
+    excess = case.excess()
+    primary = choose_primary(findings, case, excess)
+    protocol = checklist(case)
+    return Diagnosis(
+        case=case,
+        findings=tuple(sorted(findings, key=_rank)),
+        primary=primary,
+        account_p50=case.analysis.account_p50(),
+        account_p99=case.analysis.account_p99(),
+        excess=excess,
+        protocol=protocol,
+        decision=decide(case, findings, primary, protocol),
+        warnings=(*warnings, *_window_warnings(case, excess)),
+        idle=is_idle(case),
+    )
+
+
+def _judge(hypothesis: Hypothesis, case: Case) -> Finding:
+    argument = Argument()
+    error: str | None = None
+    try:
+        judgement = hypothesis.judge(case, argument)
+    except Exception as failure:  # noqa: BLE001 - one broken rule must not silence the others; it is reported by name
+        error = f"{type(failure).__name__}: {failure}"
+        judgement = Judgement(Verdict.UNDETERMINED, tuple(argument.evidence))
+    return Finding(hypothesis.name, hypothesis.benign, hypothesis.causes_latency, judgement, error)
+
+
+_ORDER = (Verdict.CONFIRMED, Verdict.SUPPORTED, Verdict.UNDETERMINED, Verdict.REFUTED, Verdict.NOT_APPLICABLE)
+
+
+def _rank(finding: Finding) -> tuple[int, float]:
+    return _ORDER.index(finding.verdict), -(finding.judgement.share_of_excess or 0.0)
+
+
+def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | None) -> str | None:
+    """The supported cause with the largest share of the excess; a dead target first; a benign one only if it stands alone.
+
+    None when too much of the excess is unexplained, or when the best cause explains under a tenth of it.
+    """
+    if any(event.kind in ("gone", "engine_dead") for event in case.events):
+        return "hard_failure"
+    causes = [f for f in findings if f.is_supported and f.causes_latency]
+    if causes:
+        if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
+            return None
+        best = max(causes, key=lambda f: f.judgement.share_of_excess or 0.0)
+        share = best.judgement.share_of_excess
+        if case.itl_moved() and (share is None or share < case.policy.negligible_share):
+            return None
+        return best.name
+    others = [f for f in findings if f.is_supported]
+    if others:
+        return next((f.name for f in others if not f.benign), others[0].name if not case.itl_moved() else None)
+    return None
+
+
+def is_idle(case: Case) -> bool:
+    """Nothing was computed and nothing was there to compute. Counters decide; gauges only confirm."""
+    if case.signals.worked is not False:
+        return False
+    return not (case.signals.peak("running") or case.signals.peak("waiting"))
+
+
+def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
+    signals, policy = case.signals, case.policy
+    warnings: list[str] = []
+    if signals.steps_lost:
+        warnings.append(
+            f"{signals.steps_lost} step records were overwritten before they were read: gaps across them are left out"
+        )
+    if signals.restarted:
+        warnings.append(
+            "the engine restarted in the window: counters were joined across the reset, rates are lower bounds"
+        )
+    if signals.length_seconds is None and signals.num_scrapes >= 2:
+        warnings.append("the window's length is unknown: only ratios of counters are used, no rate")
+    gaps = case.analysis.num_gaps
+    if 0 < gaps < policy.min_p99_gaps:
+        warnings.append(f"only {gaps} inter-token gaps: p99 rests on {max(1, round(gaps * 0.01))} of them")
+    if excess is not None and case.itl_moved():
+        if excess.share("other") > policy.incomplete_other_share:
+            warnings.append(f"the account is incomplete: {percent(excess.share('other'))} of the excess is unexplained")
+        if excess.share("cpu_steal") > policy.incomplete_other_share:
+            warnings.append(
+                f"{percent(excess.share('cpu_steal'))} of the excess passed while the host had taken the engine's core away: "
+                "look for other processes on this machine"
+            )
+    return warnings

@@ -1,0 +1,134 @@
+from diagnose.account import device_seconds
+from diagnose.case import Case, decode_step_quantile
+from diagnose.hypotheses.base import Hypothesis, command_live, command_records
+from diagnose.stats import median
+from diagnose.units import percent, seconds
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
+
+
+class BandwidthSaturation(Hypothesis):
+    """Reading weights and KV cache for the decode batch takes all of the memory bandwidth.
+
+    Symptom: the whole inter-token distribution rises, p50 with it; throughput stops growing with the batch.
+    Mechanism: a decode step reads all weights once and every sequence's KV cache; its time cannot fall below those bytes
+    over the memory bandwidth, and it grows with the context tokens held by the batch.
+    Refuted when: pure decode steps are flat and fast, or the bytes they must read take far less than their time.
+    Supported when: bytes per second come near the measured ceiling and step time rises with context, or the pure decode
+    step itself grew against the baseline.
+    Proves nothing: utilisation.gpu, memory allocated, a high batch size.
+    Measure next: achieved bytes per second of pure decode steps against the device's measured bandwidth.
+    Fix and its trade: a smaller decode batch or shorter contexts (less throughput per device), KV or weight quantisation
+    (quality to be validated), more devices.
+    """
+
+    name = "bandwidth_saturation"
+
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        policy, analysis = case.policy, case.analysis
+        if analysis.model is None:
+            found = len(analysis.decode_steps)
+            argument.lacks(
+                f"at least {policy.min_decode_steps} pure decode steps (found {found})",
+                "bandwidth shows in steps that do nothing but decode",
+                command_live(case) if analysis.steps else command_records(case),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        excess = case.excess()
+        part = excess.share("decode_floor") if excess is not None else 0.0
+        p50, p95 = decode_step_quantile(case.incident, 0.5) or 0.0, decode_step_quantile(case.incident, 0.95) or 0.0
+        flat = p95 <= policy.flat_decode_ratio * p50
+        count = len(analysis.decode_steps)
+        argument.say(
+            Stance.AGAINST if flat else Stance.CONTEXT,
+            f"pure decode steps: p50 {seconds(p50)}, p95 {seconds(p95)}" + (": flat" if flat else ""),
+            value=p50,
+            unit="s",
+            source=case.signals.steps_source,
+            samples=count,
+        )
+        context = median([analysis.model.context_share(record) for record in analysis.decode_steps])
+        argument.say(
+            Stance.FOR if context >= policy.context_share_high else Stance.AGAINST,
+            f"{percent(context)} of a pure decode step grows with context",
+            value=context,
+            unit="share",
+            source=case.signals.steps_source,
+            samples=count,
+        )
+        shifted = self._shift(case, argument)
+        usage = self._bandwidth_usage(case, argument)
+        if excess is not None and case.itl_moved() and part < policy.negligible_share:
+            argument.say(
+                Stance.AGAINST,
+                f"the decode floor accounts for {percent(part)} of the excess of the slow gaps",
+                value=part,
+                unit="share",
+                source=case.signals.steps_source,
+            )
+            return argument.conclude(Verdict.REFUTED, part)
+        far = usage is not None and usage < policy.bandwidth_far_ceiling
+        if shifted is False or far or (shifted is None and flat and context < policy.context_share_high):
+            return argument.conclude(Verdict.REFUTED, part)
+        if shifted is None:
+            argument.lacks(
+                "a baseline of the same server under its usual load",
+                "saturation slows the median step; without a baseline a well used memory bus looks the same",
+                f"stallscope record {case.target} --for 60s -o baseline.rec   # in a good hour",
+            )
+        elif usage is None:
+            argument.lacks(
+                "the device's read bandwidth and the model's bytes per step",
+                "only bytes per second against the ceiling tell saturation from a slower kernel",
+                "the engine states both in engine_info and device_bandwidth_bytes_per_second; else DCGM's DRAM_ACTIVE",
+            )
+        elif usage >= policy.bandwidth_near_ceiling:
+            return argument.conclude(Verdict.SUPPORTED, part)
+        else:
+            argument.lacks(
+                "pure decode step times at two clearly different context lengths",
+                f"{percent(usage)} of the ceiling is neither near nor far from it",
+                command_live(case),
+            )
+        return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _shift(self, case: Case, argument: Argument) -> bool | None:
+        """Whether the pure decode step grew against the baseline; None without one."""
+        before = decode_step_quantile(case.baseline, 0.5) if case.baseline is not None else None
+        now = decode_step_quantile(case.incident, 0.5)
+        if not before or now is None or case.baseline is None:
+            return None
+        ratio = now / before
+        shifted = ratio >= case.policy.shift_ratio
+        argument.say(
+            Stance.FOR if shifted else Stance.AGAINST,
+            f"the median pure decode step is {ratio:.2f}x the baseline's",
+            value=ratio,
+            unit="ratio",
+            compared_with=f"baseline, {len(case.baseline.analysis.decode_steps)} steps",
+            source=case.signals.steps_source,
+            samples=len(case.analysis.decode_steps),
+        )
+        return shifted
+
+    def _bandwidth_usage(self, case: Case, argument: Argument) -> float | None:
+        """Bytes a pure decode step must read over its time, as a share of the ceiling (nominal traffic model)."""
+        weights, per_token = case.signals.number("weight_bytes"), case.signals.number("kv_bytes_per_token")
+        ceiling = case.signals.last("bandwidth_ceiling")
+        if weights is None or per_token is None or not ceiling:
+            return None
+        rates = [
+            (weights + record.decode_context_tokens * per_token) / device_seconds(record)
+            for record in case.analysis.decode_steps
+            if device_seconds(record) > 0
+        ]
+        usage = median(rates) / ceiling
+        argument.say(
+            Stance.FOR if usage >= case.policy.bandwidth_near_ceiling else Stance.AGAINST,
+            f"a pure decode step reads weights and KV at {median(rates) / 1e9:.1f} GB/s, {percent(usage)} of the ceiling",
+            value=usage,
+            unit="share",
+            compared_with=f"{ceiling / 1e9:.1f} GB/s measured by the engine at start",
+            source="nominal traffic model: weights once, KV of the batch once per step",
+            samples=len(rates),
+        )
+        return usage

@@ -1,0 +1,34 @@
+"""What a hypothesis is."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from diagnose.case import Case
+from diagnose.verdict import Argument, Judgement
+
+
+class Hypothesis(ABC):
+    """A possible cause. The subclass's docstring is the explanation a person reads.
+
+    `benign` ones explain a symptom that is no fault; supporting one never fails a check.
+    `causes_latency` ones compete to be the primary cause.
+    """
+
+    name: ClassVar[str]
+    benign: ClassVar[bool] = False
+    causes_latency: ClassVar[bool] = True
+
+    @abstractmethod
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        """Pure: reads the case, writes evidence, concludes. Whatever it raises is reported as a failed rule."""
+
+
+def command_live(case: Case, options: str = "--window 60s") -> str:
+    return f"stallscope diagnose {case.target} {options}"
+
+
+def command_records(case: Case) -> str:
+    """How to get step records of this target."""
+    if case.is_live:
+        return f"curl -s '{case.target}/debug/steps?since=0'"
+    return "stallscope record http://HOST:PORT --for 60s -o incident.rec   # on the live server"

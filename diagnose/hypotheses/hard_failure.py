@@ -1,0 +1,93 @@
+from diagnose.case import Case
+from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.units import seconds
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
+
+
+class HardFailure(Hypothesis):
+    """Something broke, verifiably: the engine died, memory ran out, connections dropped, an absolute objective is breached.
+
+    Symptom: requests fail or hang; the server does not answer.
+    Mechanism: any. A hard failure is a fact to contain, and says nothing of its cause, which stays open.
+    Refuted when: the target answered throughout, counted no failure and holds every stated objective.
+    Supported when: the target went away or restarted under load, counted an out-of-memory abort or an engine death, or
+    breaches an objective given with --slo.
+    Proves nothing: a relative regression, however large, without an absolute objective.
+    Measure next: the engine's log around the failure; exit code and signal of its process.
+    Fix and its trade: bounded containment first (smaller budget, fewer sequences, restart), then the cause.
+    """
+
+    name = "hard_failure"
+    causes_latency = False
+
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        broken = [event for event in case.events if event.kind in ("gone", "engine_dead")]
+        for event in broken:
+            argument.say(Stance.FOR, f"{event.detail}", source=case.target)
+        self._counted(case, argument)
+        self._restart(case, argument)
+        self._objectives(case, argument)
+        if any(item.stance is Stance.FOR for item in argument.evidence):
+            return argument.conclude(Verdict.SUPPORTED)
+        if argument.missing:
+            return argument.conclude(Verdict.UNDETERMINED)
+        argument.say(
+            Stance.AGAINST,
+            "the target answered at every scrape and counted no failure",
+            source=case.signals.counters["failures"].source,
+            samples=case.signals.num_scrapes,
+        )
+        return argument.conclude(Verdict.REFUTED)
+
+    def _counted(self, case: Case, argument: Argument) -> None:
+        if "failures" not in case.signals.counters:
+            argument.lacks(
+                "the engine's failure counters", "a failure may leave no other trace in metrics", command_live(case)
+            )
+            return
+        for kind, count in case.signals.failures.items():
+            if count > 0:
+                argument.say(
+                    Stance.FOR,
+                    f"the engine counted {count:.0f} {kind} in the window",
+                    value=count,
+                    unit="failures",
+                    source=case.signals.counters["failures"].source,
+                )
+
+    def _restart(self, case: Case, argument: Argument) -> None:
+        if not case.signals.restarted:
+            return
+        running = case.signals.running_before_restart
+        text = "the engine restarted in the window"
+        if running > 0:
+            argument.say(
+                Stance.FOR, f"{text} with {running:.0f} requests running: their connections were dropped", value=running
+            )
+        else:
+            argument.say(Stance.CONTEXT, f"{text} while no request was running")
+
+    def _objectives(self, case: Case, argument: Argument) -> None:
+        for breach in case.breaches():
+            limit, low, high = breach.objective.limit_seconds, breach.measured.low, breach.measured.high
+            measured = seconds(low) if breach.measured.exact else f"in ({seconds(low)}, {seconds(high)}]"
+            if breach.certain:
+                argument.say(
+                    Stance.FOR,
+                    f"objective {breach.objective.text} is breached: measured {measured}",
+                    value=low,
+                    unit="s",
+                    compared_with=f"limit {seconds(limit)}",
+                    source=breach.source,
+                    samples=breach.samples,
+                )
+            else:
+                argument.lacks(
+                    f"{breach.objective.text} at a finer resolution",
+                    f"the limit lies inside the bucket that holds the quantile ({measured})",
+                    command_live(case),
+                )
+        for objective in case.unmeasured_objectives():
+            argument.lacks(
+                f"samples for {objective.text}", "no such latency was observed in the window", command_live(case)
+            )

@@ -1,0 +1,90 @@
+from diagnose.case import Case
+from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.pool import bucket_text, occupancy
+from diagnose.units import percent
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
+
+
+class KvExhaustion(Hypothesis):
+    """Live sequences hold nearly all KV blocks, and others wait or are preempted for them.
+
+    Symptom: requests queue although sequence slots are free; streams pause for seconds; throughput falls as load rises.
+    Mechanism: every token of a live sequence needs a slot in a block. With no free or reclaimable block left a decode can
+    only go on by preempting another sequence, whose work is then computed again.
+    Refuted when: active blocks stay well below the total, nothing waits for blocks and nothing was preempted.
+    Supported when: active blocks come near the total together with preemptions, failed allocations or waits for blocks.
+    Proves nothing: a pool gauge at 98 % when it counts reclaimable blocks; device memory at 98 %.
+    Measure next: the three disjoint buckets, preemptions, and what waiting requests wait for.
+    Fix and its trade: fewer concurrent sequences (queueing moves to the front), shorter outputs, KV quantisation, more memory.
+    """
+
+    name = "kv_exhaustion"
+
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        signals, policy = case.signals, case.policy
+        pool = occupancy(signals)
+        preemptions, waits = signals.delta("preemptions"), signals.peak("waiting_blocks")
+        if pool is None:
+            argument.lacks(
+                "the block buckets: active, reclaimable, free, and whether free includes reclaimable",
+                "a usage figure that may count reusable blocks cannot show exhaustion",
+                f"curl -s {case.target}/debug/census" if case.is_live else command_live(case),
+            )
+        else:
+            near = pool.active_peak / pool.total >= policy.pool_exhausted
+            argument.say(
+                Stance.FOR if near else Stance.AGAINST,
+                f"active blocks peaked at {percent(pool.active_peak / pool.total)} of the pool; now {bucket_text(pool)}",
+                value=pool.active_peak / pool.total,
+                unit="share",
+                source=signals.gauges["blocks_active"].source,
+                samples=len(signals.gauges["blocks_active"].values),
+            )
+        pressure = self._pressure(case, argument, preemptions, waits)
+        excess = case.excess()
+        part = excess.share("preempted", "recompute") if excess is not None else None
+        if pool is None or pressure is None:
+            return argument.conclude(Verdict.UNDETERMINED, part)
+        active = pool.active_peak / pool.total
+        if active >= policy.pool_exhausted and pressure:
+            return argument.conclude(Verdict.SUPPORTED, part)
+        if active < policy.pool_well_below and not pressure:
+            return argument.conclude(Verdict.REFUTED, part)
+        if active >= policy.pool_exhausted:
+            argument.lacks(
+                "preemptions, failed allocations or waits for blocks over a longer window",
+                "a full pool on which nobody waits is a well used pool",
+                command_live(case),
+            )
+        else:
+            argument.lacks(
+                "the buckets at a shorter interval",
+                "something waited for blocks although no sample shows the pool near full",
+                command_live(case, "--window 60s --interval 200ms"),
+            )
+        return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _pressure(self, case: Case, argument: Argument, preemptions: float | None, waits: float | None) -> bool | None:
+        """Whether anything was denied a block; None when neither figure is known."""
+        if preemptions is None and waits is None:
+            argument.lacks(
+                "preemptions and requests waiting for blocks", "exhaustion is a denial, not a level", command_live(case)
+            )
+            return None
+        if preemptions is not None:
+            argument.say(
+                Stance.FOR if preemptions > 0 else Stance.AGAINST,
+                f"{preemptions:,.0f} preemptions in the window",
+                value=preemptions,
+                unit="preemptions",
+                source=case.signals.counters["preemptions"].source,
+            )
+        if waits is not None:
+            argument.say(
+                Stance.FOR if waits > 0 else Stance.AGAINST,
+                f"at most {waits:,.0f} requests waited for blocks",
+                value=waits,
+                unit="requests",
+                source=case.signals.gauges["waiting_blocks"].source,
+            )
+        return bool(preemptions) or bool(waits)

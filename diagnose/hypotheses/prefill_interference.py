@@ -1,0 +1,206 @@
+from diagnose.account import device_seconds
+from diagnose.case import Case
+from diagnose.hypotheses.base import Hypothesis, command_live, command_records
+from diagnose.stats import spearman
+from diagnose.units import percent, seconds
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
+
+
+class PrefillInterference(Hypothesis):
+    """Prompt chunks share steps with running streams and make them wait.
+
+    Symptom: p95/p99 inter-token latency rises while p50 stays; streams stutter when prompts arrive.
+    Mechanism: a step ends for all of its sequences at once. A chunk of prompt tokens beside the decodes lengthens the step
+    by its own compute, and every stream in it waits. The token budget bounds the chunk's tokens, not its time: later chunks
+    read a longer history.
+    Refuted when: no prompt token was computed in the window, or mixed steps are no slower than pure decode steps of like
+    batch and context, or stalls hold too little of the decode time to matter.
+    Supported when: mixed steps are much slower than like pure decode steps and most of the excess of the slow gaps is
+    co-scheduled prefill.
+    Proves nothing: prompts got longer; the budget is large; the GPU is busy; the hit rate changed.
+    Measure next: the same load at a smaller token budget, p95/p99 ITL and TTFT side by side, in paired blocks.
+    Fix and its trade: a smaller token budget shortens the stalls and lengthens the time to first token; prefix reuse or a
+    separate prefill instance removes the work instead.
+    """
+
+    name = "prefill_interference"
+
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        signals, policy = case.signals, case.policy
+        prefilled = _prefill_tokens(case)
+        if prefilled is None:
+            argument.lacks(
+                "prompt tokens computed in the window", "without prefill there is no interference", command_live(case)
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        if prefilled == 0:
+            argument.say(Stance.AGAINST, "no prompt token was computed in the window", value=0, unit="tokens")
+            return argument.conclude(Verdict.REFUTED)
+        argument.say(
+            Stance.CONTEXT,
+            f"{prefilled:,.0f} prompt tokens were computed in the window",
+            value=prefilled,
+            unit="tokens",
+            source=_source(case),
+        )
+        if case.analysis.model is None:
+            return self._judge_histograms(case, argument)
+        if len(case.analysis.mixed_steps) < policy.min_mixed_steps:
+            return self._judge_few_mixed(case, argument)
+        ratio = case.mixed_ratio() or 0.0
+        share, excess = case.stall_share() or 0.0, case.excess()
+        part = excess.share("prefill") if excess is not None else 0.0
+        mixed = len(case.analysis.mixed_steps)
+        argument.say(
+            Stance.FOR if ratio >= policy.mixed_slow_ratio else Stance.AGAINST,
+            f"mixed steps take {ratio:.1f}x a pure decode step of the same batch and context",
+            value=ratio,
+            unit="ratio",
+            compared_with=f"{len(case.analysis.decode_steps)} pure decode steps",
+            source=signals.steps_source,
+            samples=mixed,
+        )
+        self._dose(case, argument)
+        if ratio <= policy.mixed_alike_ratio:
+            return argument.conclude(Verdict.REFUTED, part)
+        argument.say(
+            Stance.FOR if share >= policy.material_stall_share else Stance.AGAINST,
+            f"stalls (gaps of at least {policy.slow_gap_factor:g}x their decode floor) hold {percent(share)} of the decode time "
+            f"and {percent(case.analysis.stalled_tokens_share(policy.slow_gap_factor))} of the tokens",
+            value=share,
+            unit="share",
+            source=signals.steps_source,
+            samples=case.analysis.num_gaps,
+        )
+        if not case.itl_moved():
+            return argument.conclude(Verdict.REFUTED, part)
+        argument.say(
+            Stance.FOR if part >= policy.dominant_share else Stance.AGAINST,
+            f"{percent(part)} of the excess of the slow gaps is co-scheduled prefill",
+            value=part,
+            unit="share",
+            source=signals.steps_source,
+            samples=case.analysis.num_gaps,
+        )
+        self._median(case, argument)
+        if ratio >= policy.mixed_slow_ratio and part >= policy.dominant_share:
+            return argument.conclude(Verdict.SUPPORTED, part)
+        if part < policy.negligible_share:
+            return argument.conclude(Verdict.REFUTED, part)
+        argument.lacks(
+            "the same load at a smaller token budget",
+            "prefill explains a part of the slow gaps, but not most of it",
+            command_live(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _dose(self, case: Case, argument: Argument) -> None:
+        """Dose response: step time beyond the decode floor against the chunk's attention pairs and tokens."""
+        model, mixed = case.analysis.model, case.analysis.mixed_steps
+        if model is None:
+            return
+        doses = [float(record.prefill_tokens + record.recomputed_tokens) for record in mixed]
+        excesses = [device_seconds(record) - model.floor(record) for record in mixed]
+        correlation = spearman(doses, excesses)
+        if correlation is None:
+            return
+        argument.say(
+            Stance.FOR if correlation > 0.5 else Stance.CONTEXT,
+            f"dose response: time beyond the decode floor follows the step's prompt tokens (rank correlation {correlation:.2f})",
+            value=correlation,
+            unit="rank correlation",
+            source=case.signals.steps_source,
+            samples=len(mixed),
+        )
+
+    def _median(self, case: Case, argument: Argument) -> None:
+        shift = case.median_shift()
+        if shift is None:
+            return
+        near = shift < case.policy.shift_ratio
+        argument.say(
+            Stance.FOR if near else Stance.CONTEXT,
+            f"p50 ITL is {shift:.2f}x the baseline's" + (": the tail moved, the middle did not" if near else ""),
+            value=shift,
+            unit="ratio",
+            compared_with="baseline",
+        )
+
+    def _judge_few_mixed(self, case: Case, argument: Argument) -> Judgement:
+        mixed = len(case.analysis.mixed_steps)
+        if not case.itl_moved():
+            argument.say(
+                Stance.AGAINST,
+                f"only {mixed} steps mixed prefill with decode, and the streams show no material stall",
+                value=mixed,
+                unit="steps",
+                source=case.signals.steps_source,
+            )
+            return argument.conclude(Verdict.REFUTED)
+        argument.lacks(
+            f"at least {case.policy.min_mixed_steps} mixed steps (found {mixed})",
+            "a few mixed steps are anecdotes",
+            command_live(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
+
+    def _judge_histograms(self, case: Case, argument: Argument) -> Judgement:
+        """Without step records: mean step durations by kind, and the engine's own stall counter."""
+        signals, policy = case.signals, case.policy
+        mixed, decode = signals.histograms.get("step_mixed"), signals.histograms.get("step_decode")
+        ready = mixed is not None and decode is not None and mixed.count >= policy.min_mixed_steps
+        if not ready or decode is None or mixed is None or decode.count < policy.min_decode_steps:
+            found = (
+                "none"
+                if mixed is None or decode is None
+                else f"{mixed.count:.0f} mixed and {decode.count:.0f} decode steps"
+            )
+            argument.lacks(
+                f"step durations split into mixed and pure decode steps (found: {found}), ideally as step records",
+                "the discriminator: mixed steps against like pure decode steps",
+                command_records(case),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        ratio = (mixed.mean or 0.0) / (decode.mean or 1.0)
+        argument.say(
+            Stance.FOR if ratio >= policy.mixed_slow_ratio else Stance.AGAINST,
+            f"mixed steps take {seconds(mixed.mean or 0.0)} on average, {ratio:.1f}x pure decode steps",
+            value=ratio,
+            unit="ratio",
+            source=mixed.source,
+            samples=round(mixed.count),
+        )
+        stalled, total = signals.delta("stall_prefill_seconds"), mixed.sum + decode.sum
+        share = stalled / total if stalled is not None and total > 0 else None
+        if share is not None:
+            argument.say(
+                Stance.FOR if share >= policy.material_stall_share else Stance.AGAINST,
+                f"the engine books {percent(share)} of the time of steps with decodes as stalled by prefill",
+                value=share,
+                unit="share",
+                source=signals.counters["stall_prefill_seconds"].source,
+            )
+        if ratio <= policy.mixed_alike_ratio or (share is not None and share < policy.material_stall_share):
+            return argument.conclude(Verdict.REFUTED, share)
+        if share is not None and ratio >= policy.mixed_slow_ratio:
+            return argument.conclude(Verdict.SUPPORTED, share)
+        argument.lacks(
+            "step records, or the stall counter",
+            "mean step times do not say how much of the streams' time the mixed steps hold",
+            command_records(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
+
+
+def _prefill_tokens(case: Case) -> float | None:
+    counted = case.signals.delta("tokens_prefill")
+    if counted is not None:
+        return counted
+    if case.analysis.steps:
+        return float(sum(record.prefill_tokens for record in case.analysis.steps))
+    return None
+
+
+def _source(case: Case) -> str:
+    counter = case.signals.counters.get("tokens_prefill")
+    return counter.source if counter is not None else case.signals.steps_source

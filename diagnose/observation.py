@@ -1,0 +1,98 @@
+"""Everything read from one target in one window, parsed: scrapes in time order, step records, events."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from diagnose.errors import SourceError
+from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
+from probes.recording import Entry
+from probes.records import StepRecord
+from probes.wire import StepsHeader, WireError, decode_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    unix: float | None
+    """None when nothing says when it was taken: then only ratios of counters are used."""
+    page: Exposition
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to the target while it was watched: unreachable, bad_answer, unhealthy, gone, interrupted."""
+
+    unix: float
+    kind: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Observation:
+    target: str
+    scrapes: list[Scrape] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    steps_lost: int = 0
+    steps_header: StepsHeader | None = None
+    """The newest one: its two clocks place step stamps on the wall clock."""
+    events: list[Event] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def length_seconds(self) -> float | None:
+        """First to last scrape; None when a scrape has no time or there are fewer than two."""
+        times = [scrape.unix for scrape in self.scrapes if scrape.unix is not None]
+        if len(times) < 2 or len(times) != len(self.scrapes):
+            return None
+        return times[-1] - times[0]
+
+
+def observe(target: str, entries: Iterable[Entry]) -> Observation:
+    """Parses entries in time order. Raises SourceError when an answer is not what its kind says."""
+    observation = Observation(target)
+    parser = ExpositionParser()
+    for entry in entries:
+        if entry.kind == "exposition":
+            try:
+                page = parser.parse(entry.body)
+            except ExpositionError as error:
+                raise SourceError(f"{target}: not a readable metrics page: {error}") from None
+            observation.scrapes.append(Scrape(entry.unix if entry.unix >= 0 else None, page))
+        elif entry.kind == "steps":
+            _add_steps(observation, entry)
+        elif entry.kind == "event":
+            observation.events.append(Event(entry.unix, entry.event or "unknown", entry.body))
+        else:
+            observation.warnings.append(
+                f"entries of kind {entry.kind!r} are newer than this stallscope and were left out"
+            )
+    _order_scrapes(observation)
+    return observation
+
+
+def _add_steps(observation: Observation, entry: Entry) -> None:
+    try:
+        header, records = decode_steps(entry.body)
+    except WireError as error:
+        raise SourceError(f"{observation.target}: step records: {error}") from None
+    known = observation.steps_header
+    if known is not None and known.engine_id != header.engine_id:
+        # Step ids and monotonic stamps of two engines do not join: only the newest engine's records are kept.
+        observation.warnings.append(
+            f"the engine restarted in the window; the {len(observation.steps)} step records before the restart are left out"
+        )
+        observation.steps = []
+        observation.steps_lost = 0
+    newest = observation.steps[-1].step_id if observation.steps else -1
+    observation.steps += [record for record in records if record.step_id > newest]
+    observation.steps_lost += header.lost
+    observation.steps_header = header
+
+
+def _order_scrapes(observation: Observation) -> None:
+    times = [scrape.unix for scrape in observation.scrapes]
+    if any(time is None for time in times):
+        return
+    ordered = sorted(observation.scrapes, key=lambda scrape: scrape.unix or 0.0)
+    if ordered != observation.scrapes:
+        observation.warnings.append("scrapes were not in time order and have been sorted by their time")
+        observation.scrapes = ordered

@@ -1,0 +1,81 @@
+"""Every threshold of the method, each with its reason. Rules hold no numbers of their own."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    slow_gap_factor: float = 2.0
+    """An inter-token gap is a stall from twice its decode floor: below that a reader cannot tell it from jitter."""
+
+    material_stall_share: float = 0.10
+    """Stalls matter from a tenth of the decode time: under it no fix of theirs could speed streams up by more than 10 %."""
+
+    shift_ratio: float = 1.3
+    """A median counts as shifted against the baseline from 30 %: shared hosts alone move medians by up to 20 %."""
+
+    mixed_slow_ratio: float = 1.5
+    """Mixed steps are much slower than like decode steps from 1.5x: a chunk that costs half a decode step is felt."""
+
+    mixed_alike_ratio: float = 1.1
+    """Within 10 % of like decode steps mixed steps are no slower: that is the usual error of the decode fit."""
+
+    dominant_share: float = 0.5
+    """A cause accounts for most of an excess from half of it."""
+
+    negligible_share: float = 0.10
+    """Under a tenth of the excess a cause is refuted as the cause, and never primary."""
+
+    incomplete_other_share: float = 0.10
+    """With more than a tenth of the excess unexplained the account is incomplete and names no primary."""
+
+    min_decode_steps: int = 10
+    """The decode floor is fitted from at least ten pure decode steps: three unknowns, and room for outliers."""
+
+    min_mixed_steps: int = 5
+    """Fewer mixed steps than five are anecdotes."""
+
+    min_gaps: int = 50
+    """A p95 needs a few samples beyond it; under fifty gaps the tail is two values."""
+
+    min_p99_gaps: int = 200
+    """A p99 of fewer than two hundred gaps rests on one or two values; a warning says so."""
+
+    host_share_high: float = 0.30
+    """Host work delays tokens noticeably from 30 % of the gap: the device idles a third of the time."""
+
+    flat_decode_ratio: float = 1.3
+    """Pure decode steps are flat while their p95 is within 30 % of their median."""
+
+    bandwidth_near_ceiling: float = 0.70
+    """Streaming kernels reach 70-90 % of the measured read bandwidth; from 70 % the memory bus is the limit."""
+
+    bandwidth_far_ceiling: float = 0.40
+    """Under 40 % of the ceiling the memory bus cannot be what limits the step."""
+
+    context_share_high: float = 0.25
+    """KV reads shape the decode step from a quarter of its time."""
+
+    memory_high: float = 0.80
+    """Device memory is 'high' from 80 % reserved: where alerts of the field begin to fire."""
+
+    pool_exhausted: float = 0.90
+    """Active blocks at 90 % of the pool leave no room for one more ordinary prompt."""
+
+    pool_well_below: float = 0.85
+    """A pool whose active peak stays under 85 % was not exhausted in the window."""
+
+    pool_low: float = 0.50
+    """Reservation explains high memory when active blocks are under half of the pool."""
+
+    queue_dominates: float = 0.50
+    """Queueing dominates the first token from half of its time."""
+
+    queue_small: float = 0.20
+    """Under a fifth of the time to first token the queue is not what delays it."""
+
+    noticeable_queue_seconds: float = 0.1
+    """A queue shorter than 100 ms is not felt by a person waiting for a first token."""
+
+
+DEFAULT_POLICY = Policy()

@@ -1,0 +1,68 @@
+"""The four measurements without which a cause must not be acted on, and which of them this window holds."""
+
+from dataclasses import dataclass
+
+from diagnose.case import Case
+from diagnose.hypotheses.pool import bucket_text, occupancy
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    name: str
+    done: bool
+    found: str
+    """What was measured, or what is lacking."""
+    command: str
+    """How to get it on this target."""
+
+
+def checklist(case: Case) -> tuple[Measurement, ...]:
+    return (_buckets(case), _steps(case), _host(case), _comparison(case))
+
+
+def _buckets(case: Case) -> Measurement:
+    pool = occupancy(case.signals)
+    found = "active, reclaimable and free blocks were not measured as disjoint counts"
+    if pool is not None:
+        includes = "includes" if case.signals.free_includes_reclaimable else "does not include"
+        found = f"{bucket_text(pool)}; the engine's free count {includes} reclaimable"
+    return Measurement("block buckets", pool is not None, found, f"curl -s {case.target}/debug/census")
+
+
+def _steps(case: Case) -> Measurement:
+    decode, mixed = len(case.analysis.decode_steps), len(case.analysis.mixed_steps)
+    done, found = bool(case.analysis.steps), f"{decode} pure decode and {mixed} mixed steps recorded"
+    if done and case.analysis.steps[0].device_ns is not None:
+        found += ", device time split into GEMM, prefill and decode attention"
+    if not done:
+        histograms = case.signals.histograms
+        kinds = [
+            k for k in ("decode", "mixed", "prefill") if (h := histograms.get(f"step_{k}")) is not None and h.count
+        ]
+        found = f"only step duration histograms ({', '.join(kinds)})" if kinds else "no step durations by kind"
+    return Measurement("step durations by kind", done, found, f"stallscope diagnose {case.target} --window 30s")
+
+
+def _host(case: Case) -> Measurement:
+    lock, schedule = case.signals.histograms.get("lock_wait"), case.signals.histograms.get("schedule")
+    done = bool(case.analysis.steps) or (schedule is not None and schedule.count > 0)
+    found = "no host scheduling time"
+    if done:
+        found = (
+            "schedule, prepare, post-process and lock wait per step"
+            if case.analysis.steps
+            else "schedule time per step"
+        )
+        if lock is not None and lock.count:
+            found += f"; {lock.count:.0f} lock takings timed by site"
+    return Measurement("host scheduling and lock", done, found, f"stallscope diagnose {case.target} --window 30s")
+
+
+def _comparison(case: Case) -> Measurement:
+    return Measurement(
+        "controlled comparison",
+        False,
+        "not done: two arms that differ in one knob, in paired blocks, under matched load",
+        f"stallscope record {case.target} --for 60s -o arm-a.rec, change one knob, "
+        f"stallscope diagnose {case.target} --window 60s --baseline arm-a.rec",
+    )

@@ -1,0 +1,1 @@
+"""Renderers of one Diagnosis: a terminal page and versioned JSON."""

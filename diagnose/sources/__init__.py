@@ -1,0 +1,1 @@
+"""Where evidence comes from: live servers and files. Every source ends in the same list of recording entries."""

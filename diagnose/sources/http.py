@@ -1,0 +1,96 @@
+"""One target's HTTP endpoints, with every failure mapped to one sentence for the reader."""
+
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    DecodeError,
+    HTTPError,
+    LocationParseError,
+    NameResolutionError,
+    NewConnectionError,
+    ProtocolError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from diagnose.errors import SourceError, TargetError
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+_CHUNK = 256 * 1024
+
+
+class Endpoint:
+    """Keeps one connection to `http://host:port[/prefix]`. Not thread-safe."""
+
+    def __init__(self, url: str, timeout_seconds: float = 5.0) -> None:
+        """Raises SourceError when `url` is not an http(s) URL."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise SourceError(f"{url!r} is not a URL: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SourceError(f"{url!r} is not a target: write http://HOST:PORT")
+        del port
+        path = parts.path.rstrip("/")
+        # People paste the scrape URL; what they mean is the server.
+        self.url = f"{parts.scheme}://{parts.netloc}{path.removesuffix('/metrics')}"
+        self._timeout = timeout_seconds
+        self._pool = urllib3.PoolManager(
+            num_pools=1,
+            maxsize=1,
+            retries=urllib3.Retry(0, redirect=3),
+            timeout=urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds),
+        )
+
+    def get(self, path: str) -> str:
+        """Body of a 200 answer. Raises TargetError for everything else, half an answer included."""
+        url = self.url + path
+        try:
+            response = self._pool.request(
+                "GET", url, headers={"Accept": "text/plain;version=0.0.4, */*;q=0.1"}, preload_content=False
+            )
+            try:
+                body = self._read(response, url)
+            finally:
+                response.release_conn()
+        except (HTTPError, LocationParseError) as error:
+            raise TargetError(f"{url}: {self._explain(error)}") from None
+        if response.status != 200:
+            raise TargetError(f"{url}: answered HTTP {response.status}{_excerpt(body)}")
+        return body
+
+    def _read(self, response: urllib3.BaseHTTPResponse, url: str) -> str:
+        chunks: list[bytes] = []
+        size = 0
+        for chunk in response.stream(_CHUNK, decode_content=True):
+            size += len(chunk)
+            if size > MAX_BODY_BYTES:
+                raise TargetError(f"{url}: the answer is larger than {MAX_BODY_BYTES >> 20} MiB: not a metrics page")
+            chunks.append(chunk)
+        return b"".join(chunks).decode("utf-8", errors="replace")
+
+    def _explain(self, error: Exception) -> str:
+        cause = error
+        while isinstance(cause, urllib3.exceptions.MaxRetryError) and cause.reason is not None:
+            cause = cause.reason
+        if isinstance(cause, NameResolutionError):
+            return "the host name does not resolve"
+        if isinstance(cause, ConnectTimeoutError | ReadTimeoutError):
+            return f"no answer within {self._timeout:g} s"
+        if isinstance(cause, NewConnectionError):
+            return (
+                "connection refused: nothing listens there" if "refused" in str(cause) else f"cannot connect ({cause})"
+            )
+        if isinstance(cause, SSLError):
+            return f"TLS failed ({cause})"
+        if isinstance(cause, ProtocolError | DecodeError):
+            return "the connection broke in the middle of the answer"
+        return f"{type(cause).__name__}: {cause}"
+
+
+def _excerpt(body: str) -> str:
+    line = " ".join(body.split())[:80]
+    return f" ({line})" if line else ""
