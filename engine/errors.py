@@ -1,7 +1,8 @@
 """EngineError
-├── ConfigError        the engine cannot start as asked; says which option and what would work
-├── ModelError         weights, tokenizer or geometry cannot be loaded; says from where and what brings them
-└── RequestRejected    a request that can never be served; becomes HTTP 400 with `param` and `code`
+├── ConfigError          the engine cannot start as asked; says which option and what would work
+├── ModelError           weights, tokenizer or geometry cannot be loaded; says from where and what brings them
+├── RequestRejected      a request that can never be served; becomes HTTP 400 with `param` and `code`
+└── EngineUnavailable    no request can be served now (draining, dead); becomes HTTP 503 with `code`
 """
 
 
@@ -21,4 +22,10 @@ class RequestRejected(EngineError, ValueError):
     def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_request") -> None:
         super().__init__(message)
         self.param = param
+        self.code = code
+
+
+class EngineUnavailable(EngineError):
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
         self.code = code
