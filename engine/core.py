@@ -108,7 +108,6 @@ class EngineCore:
             return False
         try:
             prepare_start_ns = perf_counter_ns()
-            self._note_first_scheduled(step, prepare_start_ns)
             plan = plan_batch(step, self._block_size)
             prepare_ns = perf_counter_ns() - prepare_start_ns
             result = self.runner.execute(plan)
@@ -122,6 +121,7 @@ class EngineCore:
         self._recorder.on_step(self._record(decision, result, gaps, times))
         self._step_id += 1
         self._previous_end_ns = times.end_ns
+        self._observe_admissions(step)
         self._observe(outputs, emit_ns)
         return True
 
@@ -155,7 +155,7 @@ class EngineCore:
             num_running=decision.num_running,
             num_waiting=decision.num_waiting,
             num_preempted=len(step.preempted),
-            num_deferred=len(step.deferred),
+            num_deferred=step.num_deferred,
             deferral=step.deferred[0].reason if step.deferred else None,
             num_regular_gaps=gaps.regular,
             late_gaps_ns=gaps.late_ns,
@@ -167,14 +167,14 @@ class EngineCore:
         scheduler = self.scheduler
         with self._schedule_site:
             aborted = self._apply_aborts()
-            evictions = scheduler.counters.evictions
+            evictions = scheduler.evictions
             step = scheduler.schedule()
             return _Decision(
                 step,
                 scheduler.census(),
                 scheduler.num_running,
                 scheduler.num_waiting,
-                scheduler.counters.evictions - evictions,
+                scheduler.evictions - evictions,
                 aborted,
             )
 
@@ -188,12 +188,12 @@ class EngineCore:
                 aborted.append(request)
         return aborted
 
-    def _note_first_scheduled(self, step: ScheduledStep, now_ns: int) -> None:
-        for sequence in step.prefills:
-            request = sequence.request
-            if request.first_scheduled_ns is None:
-                request.first_scheduled_ns = now_ns
-                self._recorder.on_first_scheduled(now_ns - request.arrival_ns)
+    def _observe_admissions(self, step: ScheduledStep) -> None:
+        for request, start, _, _, _ in step.prefills:
+            # The first chunk of a request that was never preempted: it was admitted in this step.
+            if start == request.num_cached_tokens and not request.num_preemptions:
+                assert request.first_scheduled_ns is not None
+                self._recorder.on_first_scheduled(request.first_scheduled_ns - request.arrival_ns)
 
     def _commit(
         self, step: ScheduledStep, plan: BatchPlan, result: StepResult
@@ -205,8 +205,6 @@ class EngineCore:
             emitted = self.scheduler.commit(step, result.token_ids, emit_ns)
             outputs = []
             for request in emitted:
-                if request.first_token_ns is None:
-                    request.first_token_ns = emit_ns
                 request.last_token_ns = emit_ns
                 request.last_token_step = self._step_id
                 token_id = request.output_token_ids[-1]

@@ -86,6 +86,10 @@ class EngineThread:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     # Requests.
 
     def submit(self, request: Request, sink: Sink) -> None:
@@ -152,10 +156,10 @@ class EngineThread:
                 num_running=scheduler.num_running,
                 num_waiting=scheduler.num_waiting,
                 waiting_by_reason=dict(scheduler.waiting_by_reason()),
-                prefix_query_tokens=scheduler.counters.prefix_query_tokens,
-                prefix_hit_tokens=scheduler.counters.prefix_hit_tokens,
-                max_batched_tokens=scheduler.max_batched_tokens,
-                max_sequences=scheduler.max_sequences,
+                prefix_query_tokens=scheduler.prefix_query_tokens,
+                prefix_hit_tokens=scheduler.prefix_hit_tokens,
+                max_batched_tokens=scheduler.config.max_batched_tokens,
+                max_sequences=scheduler.config.max_sequences,
                 memory_bytes=facts.memory_bytes,
                 bandwidth_bytes_per_second=facts.bandwidth_bytes_per_second,
                 start_unix=facts.start_unix,
@@ -167,9 +171,9 @@ class EngineThread:
             scheduler = self._scheduler
             return EngineState(
                 self.status(),
-                scheduler.max_batched_tokens,
-                scheduler.max_sequences,
-                scheduler.prefix_cache_enabled,
+                scheduler.config.max_batched_tokens,
+                scheduler.config.max_sequences,
+                scheduler.config.enable_prefix_cache,
                 scheduler.num_running,
                 scheduler.num_waiting,
             )

@@ -64,6 +64,6 @@ class AdminApi:
     def _authorize(self, request: Request) -> None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # Compared in constant time whatever the scheme, so that the answer's time says nothing.
-        matches = hmac.compare_digest(given.strip().encode(), self._token)
+        matches = hmac.compare_digest(given.strip().encode("latin-1"), self._token)
         if scheme.lower() != "bearer" or not matches:
             raise ApiError(401, "a valid admin token is needed: Authorization: Bearer ...", code="invalid_admin_token")

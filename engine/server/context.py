@@ -32,6 +32,8 @@ class ServerContext:
     recorder: RingRecorder
     collector: EngineCollector
     model_name: str
+    model_aliases: frozenset[str]
+    """What the `model` of a request may say; `model_name` is one of them."""
     max_model_len: int
     block_size: int
     version: str

@@ -179,9 +179,8 @@ class OpenAIApi:
         return prompt
 
     def _check_model(self, name: str | None) -> None:
-        served = self._context.model_name
-        if name is not None and name != served:
-            message = f"the model {name!r} does not exist here, {served!r} is served"
+        if name is not None and name not in self._context.model_aliases:
+            message = f"the model {name!r} does not exist here, {self._context.model_name!r} is served"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def _model_card(self) -> dict[str, Any]:
