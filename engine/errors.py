@@ -1,7 +1,9 @@
 """EngineError
 ├── ConfigError        the engine cannot start as asked; says which option and what would work
 ├── ModelError         weights, tokenizer or geometry cannot be loaded; says from where and what brings them
-└── RequestRejected    a request that can never be served; becomes HTTP 400 with `param` and `code`
+├── RequestRejected    a request that can never be served; becomes HTTP 400 with `param` and `code`
+├── OutOfBlocks        more KV blocks were asked for than are free or reclaimable; nothing was taken
+└── InvariantViolation the policy's books do not add up: a bug, reported with the numbers
 """
 
 
@@ -22,3 +24,11 @@ class RequestRejected(EngineError, ValueError):
         super().__init__(message)
         self.param = param
         self.code = code
+
+
+class OutOfBlocks(EngineError):
+    pass
+
+
+class InvariantViolation(EngineError):
+    pass
