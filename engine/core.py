@@ -167,14 +167,14 @@ class EngineCore:
         scheduler = self.scheduler
         with self._schedule_site:
             aborted = self._apply_aborts()
-            evictions = scheduler.evictions
+            evictions = scheduler.counters.evictions
             step = scheduler.schedule()
             return _Decision(
                 step,
                 scheduler.census(),
                 scheduler.num_running,
                 scheduler.num_waiting,
-                scheduler.evictions - evictions,
+                scheduler.counters.evictions - evictions,
                 aborted,
             )
 

@@ -156,10 +156,10 @@ class EngineThread:
                 num_running=scheduler.num_running,
                 num_waiting=scheduler.num_waiting,
                 waiting_by_reason=dict(scheduler.waiting_by_reason()),
-                prefix_query_tokens=scheduler.prefix_query_tokens,
-                prefix_hit_tokens=scheduler.prefix_hit_tokens,
-                max_batched_tokens=scheduler.config.max_batched_tokens,
-                max_sequences=scheduler.config.max_sequences,
+                prefix_query_tokens=scheduler.counters.prefix_query_tokens,
+                prefix_hit_tokens=scheduler.counters.prefix_hit_tokens,
+                max_batched_tokens=scheduler.max_batched_tokens,
+                max_sequences=scheduler.max_sequences,
                 memory_bytes=facts.memory_bytes,
                 bandwidth_bytes_per_second=facts.bandwidth_bytes_per_second,
                 start_unix=facts.start_unix,
@@ -171,9 +171,9 @@ class EngineThread:
             scheduler = self._scheduler
             return EngineState(
                 self.status(),
-                scheduler.config.max_batched_tokens,
-                scheduler.config.max_sequences,
-                scheduler.config.enable_prefix_cache,
+                scheduler.max_batched_tokens,
+                scheduler.max_sequences,
+                scheduler.prefix_cache_enabled,
                 scheduler.num_running,
                 scheduler.num_waiting,
             )
