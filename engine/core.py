@@ -108,6 +108,7 @@ class EngineCore:
             return False
         try:
             prepare_start_ns = perf_counter_ns()
+            self._note_first_scheduled(step, prepare_start_ns)
             plan = plan_batch(step, self._block_size)
             prepare_ns = perf_counter_ns() - prepare_start_ns
             result = self.runner.execute(plan)
@@ -121,7 +122,6 @@ class EngineCore:
         self._recorder.on_step(self._record(decision, result, gaps, times))
         self._step_id += 1
         self._previous_end_ns = times.end_ns
-        self._observe_admissions(step)
         self._observe(outputs, emit_ns)
         return True
 
@@ -188,16 +188,14 @@ class EngineCore:
                 aborted.append(request)
         return aborted
 
-    def _observe_admissions(self, step: ScheduledStep) -> None:
-        for request, start, _, _, _ in step.prefills:
-            # The first chunk of a request that was never preempted: it was admitted in this step.
-            if start == request.num_cached_tokens and not request.num_preemptions:
-                assert request.first_scheduled_ns is not None
-                self._recorder.on_first_scheduled(request.first_scheduled_ns - request.arrival_ns)
+    def _note_first_scheduled(self, step: ScheduledStep, now_ns: int) -> None:
+        for sequence in step.prefills:
+            request = sequence.request
+            if request.first_scheduled_ns is None:
+                request.first_scheduled_ns = now_ns
+                self._recorder.on_first_scheduled(now_ns - request.arrival_ns)
 
-    def _commit(
-        self, step: ScheduledStep, plan: BatchPlan, result: StepResult
-    ) -> tuple[int, list[TokenOutput], _Gaps]:
+    def _commit(self, step: ScheduledStep, plan: BatchPlan, result: StepResult) -> tuple[int, list[TokenOutput], _Gaps]:
         """Tokens exist once the lock is ours: waiting for it is then part of the gap they end, and is booked as such."""
         with self._commit_site:
             emit_ns = perf_counter_ns()

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import NamedTuple
 
 from engine.core import EngineCore, TokenOutput
@@ -22,7 +21,8 @@ BLOCKED_RETRY_SECONDS = 0.005
 """Pause when work is there but nothing of it can run; an abort or a new limit ends it early."""
 
 Sink = Callable[[TokenOutput], None]
-Post = Callable[[Callable[[list[TokenOutput]], None], list[TokenOutput]], None]
+Deliver = Callable[[list[TokenOutput]], None]
+Post = Callable[[Deliver, list[TokenOutput]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,8 @@ class EngineThread:
                     self._checked = False
                     if self._core.failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
                         return self._die(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row failed")
-        except Exception as error:  # noqa: BLE001 - the last frame of the thread: say it loudly and answer the clients
+        except Exception as error:
+            # The last frame of the thread: say it loudly and answer the clients, whatever it was.
             log.critical("the engine thread stopped", exc_info=error)
             self._die(f"{type(error).__name__}: {error}")
 
@@ -243,5 +244,5 @@ class EngineThread:
             entry[1](output)
 
 
-def _call(deliver: Callable[[list[TokenOutput]], None], outputs: list[TokenOutput]) -> None:
+def _call(deliver: Deliver, outputs: list[TokenOutput]) -> None:
     deliver(outputs)

@@ -11,7 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from engine.core import TokenOutput
 from engine.errors import EngineUnavailable, RequestRejected
+from engine.loop import Deliver
 from engine.server.admin import AdminApi
 from engine.server.context import ServerContext
 from engine.server.errors import ApiError, error_response
@@ -27,8 +29,12 @@ def build_app(context: ServerContext) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        engine = context.engine
-        engine.start(asyncio.get_running_loop().call_soon_threadsafe)
+        engine, loop = context.engine, asyncio.get_running_loop()
+
+        def post(deliver: Deliver, outputs: list[TokenOutput]) -> None:
+            loop.call_soon_threadsafe(deliver, outputs)
+
+        engine.start(post)
         try:
             yield
         finally:

@@ -7,26 +7,16 @@ from typing import Any
 
 import click
 
-from engine.errors import ConfigError, EngineError
+from engine.errors import EngineError
 from engine.server.options import DEFAULT_CPU_BLOCKS, LOG_LEVELS, ServeOptions, parse_size
 
 EXIT_CONFIG = 2
 
 
-class _Size(click.ParamType):
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_size(str(value))
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command(context_settings={"show_default": True})
-@click.option("--model", default="smollm2", help="smollm2, tiny, a GGUF file, or a directory with config and safetensors.")
+@click.option(
+    "--model", default="smollm2", help="smollm2, tiny, a GGUF file, or a directory with config and safetensors."
+)
 @click.option("--served-model-name", help="Name of the model in the API.  [default: the model's own]")
 @click.option("--host", default="127.0.0.1")
 @click.option("--port", type=int, default=8000, help="0 takes a free port; the ready line says which.")
@@ -34,13 +24,17 @@ class _Size(click.ParamType):
 @click.option("--max-sequences", type=int, default=64, help="Requests that run at the same time.")
 @click.option("--block-size", type=int, default=16, help="Tokens per KV block.")
 @click.option("--kv-blocks", type=int, help=f"KV blocks.  [default: from --device-memory, else {DEFAULT_CPU_BLOCKS}]")
-@click.option("--device-memory", type=_Size(), help="Memory for weights and KV pool, e.g. 2GiB.  [default: the machine's]")
-@click.option("--memory-utilization", type=float, default=0.9, help="Share of --device-memory that is reserved at start.")
+@click.option("--device-memory", help="Memory for weights and KV pool, e.g. 2GiB.  [default: the machine's]")
+@click.option(
+    "--memory-utilization", type=float, default=0.9, help="Share of --device-memory that is reserved at start."
+)
 @click.option("--max-model-len", type=int, help="Tokens of prompt and output.  [default: what model and pool can hold]")
 @click.option("--threads", type=int, help="Compute threads.  [default: torch's choice]")
 @click.option("--dtype", default="float32", help="Of weights and KV.")
 @click.option("--prefix-cache/--no-prefix-cache", default=True, help="Reuse KV of equal prompt prefixes.")
-@click.option("--admin-token-file", type=click.Path(path_type=Path), help="Turns the admin surface on; holds its token.")
+@click.option(
+    "--admin-token-file", type=click.Path(path_type=Path), help="Turns the admin surface on; holds its token."
+)
 @click.option("--drain-timeout", type=float, default=10.0, help="Seconds that running requests get after SIGTERM.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info")
 def serve(**values: Any) -> None:
@@ -52,6 +46,8 @@ def serve(**values: Any) -> None:
     # Idle compute threads must not spin: on a shared machine they would take the time that is measured.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
+        if values["device_memory"] is not None:
+            values["device_memory"] = parse_size(values["device_memory"])
         options = ServeOptions(**values)
         from engine.server.process import run
 

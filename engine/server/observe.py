@@ -43,9 +43,7 @@ class ObserveApi:
     async def census(self, _: Request) -> Response:
         census = self._context.engine.snapshot().census
         buckets = census._asdict() | {"total": census.total}
-        return json_response(
-            buckets | {"free_includes_reclaimable": False, "block_size": self._context.block_size}
-        )
+        return json_response(buckets | {"free_includes_reclaimable": False, "block_size": self._context.block_size})
 
     async def steps(self, request: Request) -> Response:
         """JSON lines: a header, then the records from `since` on, at most `limit` of them."""

@@ -125,7 +125,9 @@ class OpenAIApi:
         body = decode_body(await read_body(http), CompletionBody)
         self._check_model(body.model)
         prompt = await self._prompt_ids(body.prompt)
-        return await self._answer(http, COMPLETION, body, prompt, body.max_tokens or DEFAULT_COMPLETION_TOKENS, arrival_ns)
+        return await self._answer(
+            http, COMPLETION, body, prompt, body.max_tokens or DEFAULT_COMPLETION_TOKENS, arrival_ns
+        )
 
     async def chat(self, http: HttpRequest) -> Response:
         arrival_ns = perf_counter_ns()
@@ -139,7 +141,9 @@ class OpenAIApi:
             prompt = codec.encode_chat(messages)
         # Without a limit, a chat may fill the context.
         room = max(1, self._context.max_model_len - len(prompt))
-        return await self._answer(http, CHAT, body, prompt, body.max_completion_tokens or body.max_tokens or room, arrival_ns)
+        return await self._answer(
+            http, CHAT, body, prompt, body.max_completion_tokens or body.max_tokens or room, arrival_ns
+        )
 
     async def _answer(
         self, http: HttpRequest, shape: Shape, body: Common, prompt: list[int], max_tokens: int, arrival_ns: int
@@ -169,7 +173,9 @@ class OpenAIApi:
             prompt = prompt[0]
         if isinstance(prompt, str):
             codec = self._context.codec
-            return await asyncio.to_thread(codec.encode, prompt) if len(prompt) > LONG_TEXT_CHARS else codec.encode(prompt)
+            return (
+                await asyncio.to_thread(codec.encode, prompt) if len(prompt) > LONG_TEXT_CHARS else codec.encode(prompt)
+            )
         if any(isinstance(part, str | list) for part in prompt):
             raise ApiError(400, "one prompt per request: a list of several prompts is not supported", param="prompt")
         vocab_size = self._context.codec.vocab_size

@@ -240,5 +240,3 @@ def _version() -> str:
         return package_version("stallscope")
     except PackageNotFoundError:
         return "0+source"  # run from a checkout that is not installed
-
-
