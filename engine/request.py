@@ -61,7 +61,13 @@ class Request:
     """Leading full blocks already offered to the prefix index."""
     num_preemptions: int = 0
     deferred_steps: int = 0
+    """Steps in a row that passed it over; 0 again once it is scheduled."""
     deferral: str | None = None
+    """Why the latest of those steps did: one of `probes.records.DeferralReason`."""
+    sequence_number: int = 0
+    """Order of arrival, given by the scheduler: lower is older."""
+    queued_step: int = 0
+    """The scheduler's step count when it last entered the waiting queue."""
     first_scheduled_ns: int | None = None
     first_token_ns: int | None = None
     last_token_ns: int | None = None

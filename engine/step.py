@@ -41,8 +41,18 @@ class ScheduledStep:
     copies: list[BlockCopy] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     deferred: list[Deferral] = field(default_factory=list)
+    """Every running sequence that was passed over, then the first few that wait; `num_deferred` counts all."""
+    num_deferred: int = 0
     cached_tokens: int = 0
-    """Prompt tokens bound from the prefix cache by requests admitted in this step."""
+    """Prompt tokens bound from the prefix cache by requests admitted for the first time in this step."""
+    prefill_tokens: int = 0
+    """Tokens of the prefill chunks that no earlier step computed."""
+    recomputed_tokens: int = 0
+    """Tokens of the prefill chunks that were computed before a preemption threw them away."""
+    decode_context_tokens: int = 0
+    """KV positions the decode sequences attend to (their own new one included), summed over sequences."""
+    prefill_attention_pairs: int = 0
+    """Query-key pairs of the prefill chunks: c*start + c(c+1)/2 summed over chunks of c tokens."""
     max_batched_tokens: int = 0
 
     @property
@@ -59,7 +69,7 @@ class BatchPlan:
     """A step as flat lists, ready for tensors. Decode rows come first, one row each; then the prefill chunks in order.
 
     token_ids, positions, slots: one entry per query token (slot = block_id * block_size + offset).
-    block_tables, context_lens, query_lens: one entry per sequence; context_len counts the positions in KV after the step.
+    block_tables, context_lens, query_lens: one entry per sequence; context_len counts the positions in KV afterwards.
     sample_rows: rows of token_ids whose logits are sampled, in the order of `sample_requests`.
     """
 

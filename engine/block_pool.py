@@ -1,0 +1,186 @@
+"""KV blocks in three disjoint buckets, and who holds them. Knows ids and counts only: no tensors, no tokens, no hashes.
+
+    allocate                      release, cached           allocate, nothing free
+free ---------> active (refs > 0) -------------> reclaimable ---------> (evicted) active
+  ^                |       ^                          |
+  |---- release ---|       |---------- touch ---------|
+
+Every move is O(1) per block whatever the size of the pool. Eviction is metadata only: the memory stays where it is, and
+its bytes stay what they are until the new owner writes them.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter_ns
+
+from engine.config import check_bounds
+from engine.errors import InvariantViolation, OutOfBlocks
+from probes.records import BlockCensus
+
+EVICTION_AGES_KEPT = 1024
+
+
+class BlockPool:
+    """Block ids 0..num_blocks-1. Not thread-safe: its owner holds the lock.
+
+    `on_evict` is called with the id of each block whose content is given up, before the block gets a new owner.
+    Counters only ever grow; readers take differences.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        on_evict: Callable[[int], None] | None = None,
+        clock_ns: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        check_bounds("num_blocks", num_blocks)
+        check_bounds("block_size", block_size)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.allocations = 0
+        """Blocks handed out."""
+        self.evictions = 0
+        """Reclaimable blocks that were taken for something else; a reset is not an eviction."""
+        self.eviction_ages_ns: deque[int] = deque(maxlen=EVICTION_AGES_KEPT)
+        """How long the latest evicted blocks had been reclaimable; `evictions` tells a reader how many are new."""
+        self._on_evict = on_evict
+        self._clock_ns = clock_ns
+        self._ref_counts = [0] * num_blocks
+        self._cached = bytearray(num_blocks)
+        # A stack, lowest id on top.
+        self._free = list(range(num_blocks - 1, -1, -1))
+        # Block id -> when it became reclaimable; first in line is the next to be evicted.
+        self._reclaimable: OrderedDict[int, int] = OrderedDict()
+
+    @property
+    def num_available(self) -> int:
+        """Free plus reclaimable blocks: what `allocate` can hand out."""
+        return len(self._free) + len(self._reclaimable)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks with content known to the prefix index, active or reclaimable. O(num_blocks)."""
+        return self._cached.count(1)
+
+    def census(self) -> BlockCensus:
+        reclaimable, free = len(self._reclaimable), len(self._free)
+        return BlockCensus(active=self.num_blocks - reclaimable - free, reclaimable=reclaimable, free=free)
+
+    def ref_count(self, block_id: int) -> int:
+        return self._ref_counts[block_id]
+
+    def is_cached(self, block_id: int) -> bool:
+        return bool(self._cached[block_id])
+
+    def can_allocate(self, num_blocks: int) -> bool:
+        return num_blocks <= self.num_available
+
+    def allocate(self, num_blocks: int) -> list[int]:
+        """Hands out blocks with one reference each: free ones first, then the least recently used reclaimable ones.
+
+        Raises ValueError for a negative count and OutOfBlocks, with nothing taken, when there are too few.
+        """
+        if num_blocks < 0:
+            raise ValueError(f"cannot allocate {num_blocks} blocks")
+        free = self._free
+        num_evicted = num_blocks - len(free)
+        if num_evicted > len(self._reclaimable):
+            raise OutOfBlocks(
+                f"{num_blocks} blocks asked for, {len(free)} free + {len(self._reclaimable)} reclaimable"
+                f" of {self.num_blocks}"
+            )
+        split = max(0, len(free) - num_blocks)
+        blocks = free[split:]
+        del free[split:]
+        blocks.reverse()
+        if num_evicted > 0:
+            self._evict(num_evicted, blocks)
+        ref_counts = self._ref_counts
+        for block_id in blocks:
+            ref_counts[block_id] = 1
+        self.allocations += num_blocks
+        return blocks
+
+    def touch(self, block_ids: Iterable[int]) -> None:
+        """Adds a reference to blocks with valid content; reclaimable ones are active again, with nothing copied."""
+        ref_counts = self._ref_counts
+        for block_id in block_ids:
+            if ref_counts[block_id] == 0:
+                if block_id not in self._reclaimable:
+                    raise ValueError(f"block {block_id} is free: it has no content to share")
+                del self._reclaimable[block_id]
+            ref_counts[block_id] += 1
+
+    def release(self, block_ids: Sequence[int]) -> None:
+        """Gives back one reference of each block of a chain, first block first.
+
+        What nobody holds any more becomes reclaimable if cached and free otherwise. The tail of the chain is lined up
+        for eviction before its head: a head without its tail still serves shorter prefixes, a tail without its head
+        serves nothing.
+        """
+        ref_counts, cached = self._ref_counts, self._cached
+        now = self._clock_ns()
+        for block_id in reversed(block_ids):
+            count = ref_counts[block_id] - 1
+            if count < 0:
+                raise ValueError(f"block {block_id} was released more often than it was taken")
+            ref_counts[block_id] = count
+            if count == 0:
+                if cached[block_id]:
+                    self._reclaimable[block_id] = now
+                else:
+                    self._free.append(block_id)
+
+    def mark_cached(self, block_ids: Iterable[int]) -> None:
+        """Notes that the prefix index knows these active blocks, so that their content outlives their holders."""
+        for block_id in block_ids:
+            if self._ref_counts[block_id] == 0:
+                raise ValueError(f"block {block_id} is not active: nothing in it can be newly cached")
+            self._cached[block_id] = 1
+
+    def drop_reclaimable(self) -> int:
+        """Gives up the content of every reclaimable block; returns how many became free. Not counted as evictions."""
+        dropped: list[int] = []
+        self._forget(len(self._reclaimable), dropped)
+        self._free += dropped
+        return len(dropped)
+
+    def _evict(self, num_blocks: int, into: list[int]) -> None:
+        now = self._clock_ns()
+        ages = self.eviction_ages_ns
+        for released_ns in self._forget(num_blocks, into):
+            ages.append(now - released_ns)
+        self.evictions += num_blocks
+
+    def _forget(self, num_blocks: int, into: list[int]) -> list[int]:
+        reclaimable, cached, on_evict = self._reclaimable, self._cached, self._on_evict
+        released: list[int] = []
+        for _ in range(num_blocks):
+            block_id, released_ns = reclaimable.popitem(last=False)
+            cached[block_id] = 0
+            into.append(block_id)
+            released.append(released_ns)
+            if on_evict is not None:
+                on_evict(block_id)
+        return released
+
+    def check_invariants(self) -> None:
+        """Counts everything again, O(num_blocks). Raises InvariantViolation with the numbers."""
+        free, reclaimable = set(self._free), self._reclaimable.keys()
+        active = sum(count > 0 for count in self._ref_counts)
+        if len(free) != len(self._free):
+            raise InvariantViolation(f"{len(self._free) - len(free)} blocks are on the free list twice")
+        if active + len(reclaimable) + len(free) != self.num_blocks:
+            raise InvariantViolation(
+                f"active {active} + reclaimable {len(reclaimable)} + free {len(free)} != total {self.num_blocks}"
+            )
+        if overlap := free & reclaimable:
+            raise InvariantViolation(f"blocks {sorted(overlap)} are both free and reclaimable")
+        for block_id, count in enumerate(self._ref_counts):
+            if count < 0 or (count > 0 and (block_id in free or block_id in reclaimable)):
+                raise InvariantViolation(f"block {block_id} has {count} references but is not active")
+            if block_id in reclaimable and not self._cached[block_id]:
+                raise InvariantViolation(f"block {block_id} is reclaimable without cached content")
+            if block_id in free and self._cached[block_id]:
+                raise InvariantViolation(f"block {block_id} is free but still marked as cached")

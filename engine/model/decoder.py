@@ -1,0 +1,87 @@
+"""The forward pass over a flat batch of query tokens. Knows no sequences and no blocks: attention is a collaborator."""
+
+from typing import Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.model.config import ModelConfig
+from engine.model.rope import rope_tables, rotate
+from engine.model.weights import DecoderWeights, LayerWeights
+from probes import optime
+from probes.optime import LapTimer
+
+
+class Attention(Protocol):
+    """Paged attention of one step: the batch's layout was given to it before the forward pass."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: LapTimer) -> Tensor:
+        """Stores key and value [tokens, kv_heads, head_dim], then attends query [tokens, heads, head_dim] to all KV of
+        each token's sequence up to and including itself. Returns [tokens, heads * head_dim]; books its own laps."""
+        ...
+
+
+class Decoder:
+    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+        self.config = config
+        self.weights = weights
+        self._cos, self._sin = rope_tables(config, weights.dtype)
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, sample_rows: Tensor, attention: Attention, timer: LapTimer
+    ) -> Tensor:
+        """token_ids, positions: [tokens] int64; sample_rows: [n] rows wanted. Returns logits [n, vocab].
+
+        Only the wanted rows pass the final norm and the vocabulary projection (for this model family up to a fifth of
+        the FLOPs). With no row wanted the result is empty and the projection is skipped.
+        """
+        weights, eps = self.weights, self.config.rms_eps
+        hidden = F.embedding(token_ids, weights.embedding)
+        cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+        timer.lap(optime.OTHER)
+        for index, layer in enumerate(weights.layers):
+            hidden = self._attention_block(index, layer, hidden, cos, sin, attention, timer)
+            hidden = self._mlp_block(layer, hidden, timer)
+        wanted = F.rms_norm(hidden[sample_rows], (self.config.hidden_size,), weights.final_norm, eps)
+        timer.lap(optime.NORM_ROPE_ACT)
+        logits = F.linear(wanted, weights.lm_head)
+        timer.lap(optime.GEMM)
+        return logits
+
+    def _attention_block(
+        self,
+        index: int,
+        layer: LayerWeights,
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attention: Attention,
+        timer: LapTimer,
+    ) -> Tensor:
+        config = self.config
+        normed = F.rms_norm(hidden, (config.hidden_size,), layer.input_norm, config.rms_eps)
+        timer.lap(optime.NORM_ROPE_ACT)
+        qkv = F.linear(normed, layer.qkv, layer.qkv_bias)
+        timer.lap(optime.GEMM)
+        # Heads in the fused row: | query heads | key heads | value heads |; the first two groups are rotated together.
+        heads = qkv.view(-1, config.num_query_heads + 2 * config.num_kv_heads, config.head_dim)
+        value_start = config.num_query_heads + config.num_kv_heads
+        rotated = rotate(heads[:, :value_start], cos, sin)
+        query, key = rotated[:, : config.num_query_heads], rotated[:, config.num_query_heads :]
+        timer.lap(optime.NORM_ROPE_ACT)
+        attended = attention.attend(index, query, key, heads[:, value_start:], timer)
+        projected = F.linear(attended, layer.output, layer.output_bias)
+        timer.lap(optime.GEMM)
+        return hidden.add_(projected)
+
+    def _mlp_block(self, layer: LayerWeights, hidden: Tensor, timer: LapTimer) -> Tensor:
+        normed = F.rms_norm(hidden, (self.config.hidden_size,), layer.post_norm, self.config.rms_eps)
+        timer.lap(optime.NORM_ROPE_ACT)
+        gate_up = F.linear(normed, layer.gate_up)
+        timer.lap(optime.GEMM)
+        gate, up = gate_up.chunk(2, dim=-1)
+        activated = F.silu(gate).mul_(up)
+        timer.lap(optime.NORM_ROPE_ACT)
+        projected = F.linear(activated, layer.down)
+        timer.lap(optime.GEMM)
+        return hidden.add_(projected)

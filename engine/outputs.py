@@ -1,0 +1,129 @@
+"""From tokens to text, per request: incremental detokenising, stop strings, and the stream a handler reads."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple, Protocol
+
+from engine.core import TokenOutput
+from engine.loop import EngineThread
+from engine.request import FinishReason, Request
+
+
+class Detokenizer(Protocol):
+    """Turns tokens into text as they come; text that later tokens may still change (half a character) is kept back."""
+
+    def push(self, token_id: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class StopMatcher:
+    """Passes text on up to the first stop string; text that may turn out to be the start of one is held back.
+
+    "...and so on END"     stop strings: "END", "\\n\\n"
+     |--- passed ---|E     held: the longest tail that is a proper start of a stop string
+    """
+
+    def __init__(self, stop: tuple[str, ...]) -> None:
+        self._stop = stop
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """Text that is now certain. Nothing more comes once `stopped`."""
+        if self.stopped or not text:
+            return ""
+        if not self._stop:
+            return text
+        pending = self._held + text
+        found = [at for stop in self._stop if (at := pending.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return pending[: min(found)]
+        keep = max(_overlap(pending, stop) for stop in self._stop)
+        self._held = pending[len(pending) - keep :]
+        return pending[: len(pending) - keep]
+
+    def finish(self) -> str:
+        """The held tail, when generation ended for another reason: it was no stop string after all."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest proper start of `stop` that `text` ends with."""
+    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
+
+
+class Usage(NamedTuple):
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class RequestStream:
+    """One request as its handler sees it. Lives on the event loop; `sink` is called there by the engine's hand-out.
+
+    A slow client costs no more than its token ids: what has gathered meanwhile comes as one piece of text.
+    """
+
+    def __init__(self, engine: EngineThread, request: Request, detokenizer: Detokenizer) -> None:
+        self.request = request
+        self.finish_reason: FinishReason | None = None
+        self._engine = engine
+        self._detokenizer = detokenizer
+        self._matcher = StopMatcher(request.params.stop)
+        self._pending: list[TokenOutput] = []
+        self._arrived = asyncio.Event()
+        self._num_tokens = 0
+
+    def submit(self) -> None:
+        """Raises RequestRejected or EngineUnavailable."""
+        self._engine.submit(self.request, self.sink)
+
+    def sink(self, output: TokenOutput) -> None:
+        self._pending.append(output)
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Aborts what has not finished: the client left. Idempotent."""
+        if self.finish_reason is None:
+            self.finish_reason = FinishReason.ABORT
+            self._engine.abort(self.request.request_id)
+
+    async def texts(self) -> AsyncIterator[str]:
+        """Pieces of text in order, none empty; ends when `finish_reason` is set."""
+        while self.finish_reason is None:
+            await self._arrived.wait()
+            self._arrived.clear()
+            outputs, self._pending = self._pending, []
+            text = self._text_of(outputs)
+            if text:
+                yield text
+
+    async def collect(self) -> str:
+        return "".join([text async for text in self.texts()])
+
+    def usage(self) -> Usage:
+        """Every sampled token counts, the end-of-sequence token too."""
+        prompt = len(self.request.prompt_token_ids)
+        return Usage(prompt, self._num_tokens, self.request.num_cached_tokens)
+
+    def _text_of(self, outputs: list[TokenOutput]) -> str:
+        pieces = []
+        for output in outputs:
+            ended_by_eos = output.finish_reason is FinishReason.STOP
+            if output.token_id is not None:
+                self._num_tokens += 1
+                if not ended_by_eos:
+                    pieces.append(self._matcher.push(self._detokenizer.push(output.token_id)))
+            if output.finish_reason is not None and not self._matcher.stopped:
+                pieces.append(self._matcher.push(self._detokenizer.flush()))
+                pieces.append(self._matcher.finish())
+            if self._matcher.stopped:
+                self.finish_reason = FinishReason.STOP
+                self._engine.abort(self.request.request_id, FinishReason.STOP)
+                break
+            self.finish_reason = output.finish_reason
+        return "".join(pieces)

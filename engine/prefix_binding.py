@@ -1,0 +1,84 @@
+"""Binds requests to cached prefixes: what of a prompt need not be computed, and what of it others may use later."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from engine.admission import blocks_for
+from engine.block_pool import BlockPool
+from engine.prefix_cache import PrefixIndex, PrefixKey
+from engine.request import Request, RequestState
+
+
+class PrefixPlan(NamedTuple):
+    """How a cached prefix is used: whole blocks are shared, the one that must be written into is copied.
+
+        shared blocks         copy of `copy_source`
+    |-----|-----|-----|-----|-------------------x|      x: the last token, always computed for its logits
+    """
+
+    shared: list[int]
+    copy_source: int | None
+    num_tokens: int
+    """Positions that need no computation."""
+
+
+def prefix_plans(hit: list[int], num_tokens: int, block_size: int) -> Iterator[PrefixPlan]:
+    """Ways to use a hit, the best first. All are capped at num_tokens - 1: KV alone has no logits to sample from.
+
+    A full hit copies its last block and computes one token in the copy; or, when no block can be spared for holding
+    both, computes the whole last block.
+    """
+    if len(hit) * block_size < num_tokens:
+        yield PrefixPlan(hit, None, len(hit) * block_size)
+        return
+    shared = hit[: (num_tokens - 1) // block_size]
+    if len(shared) * block_size < num_tokens - 1:
+        yield PrefixPlan(shared, hit[len(shared)], num_tokens - 1)
+    yield PrefixPlan(shared, None, len(shared) * block_size)
+
+
+class PrefixBinding:
+    """Between a prefix index, which knows contents, and a block pool, which knows holders."""
+
+    def __init__(self, index: PrefixIndex, pool: BlockPool) -> None:
+        self.index = index
+        self._pool = pool
+        self._block_size = pool.block_size
+        self._keys: dict[str, PrefixKey] = {}
+
+    def plan(self, request: Request, available: int, use_cache: bool) -> PrefixPlan | None:
+        """How a waiting request would start; None when the whole rest of it does not fit into `available` blocks."""
+        # The key is made even when it is not looked up: it notes the scope under which the KV will be computed.
+        key = self._key(request, request.num_tokens // self._block_size if use_cache else 0)
+        hit = self.index.match(key) if use_cache else []
+        total = blocks_for(request.num_tokens, self._block_size)
+        for plan in prefix_plans(hit, request.num_tokens, self._block_size):
+            held = plan.shared if plan.copy_source is None else [*plan.shared, plan.copy_source]
+            # A hit on a reclaimable block takes it out of what others can get, just as a fresh block does.
+            revived = sum(self._pool.ref_count(block_id) == 0 for block_id in held)
+            if total - len(plan.shared) + revived <= available:
+                return plan
+        return None
+
+    def index_full_blocks(self, request: Request) -> None:
+        """Offers a request's newly full blocks to the index. Only for blocks whose KV has really been computed."""
+        full = request.num_computed_tokens // self._block_size
+        key = self._key(request, full)
+        self._pool.mark_cached(self.index.insert(key, request.block_ids, request.num_hashed_blocks, full))
+        request.num_hashed_blocks = full
+
+    def forget(self, request: Request) -> None:
+        self._keys.pop(request.request_id, None)
+
+    def _key(self, request: Request, num_blocks: int) -> PrefixKey:
+        """The request's memo, covering at least its first `num_blocks` blocks.
+
+        A running request keeps the scope under which its KV was computed; one that starts over gets the present one.
+        """
+        key = self._keys.get(request.request_id)
+        if key is None or (request.state is not RequestState.RUNNING and not self.index.is_current(key)):
+            key = self._keys[request.request_id] = self.index.start(request.cache_salt)
+        if num_blocks > len(key):
+            start, end = len(key) * self._block_size, num_blocks * self._block_size
+            self.index.extend(key, request.tokens_between(start, end))
+        return key

@@ -1,0 +1,271 @@
+"""Which blocks hold the KV of which token prefix, and whose KV it may be.
+
+A prefix is found by a chain of digests, one per full block, each over its parent's digest, the scope and the block's
+tokens. The digest only finds the candidate: tokens and ancestry are compared exactly, so a collision costs a hit and
+never truth. Whole blocks only: a policy that suits paged allocation, not a limit of hashing.
+"""
+
+import json
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from typing import Protocol
+
+from engine.config import check_bounds
+
+MAX_TOKEN_ID = 2**32 - 1
+HashFunction = Callable[[bytes], bytes]
+
+
+def sha256_digest(preimage: bytes) -> bytes:
+    return sha256(preimage).digest()
+
+
+def length_prefixed(*parts: bytes) -> bytes:
+    """An unambiguous encoding: two different sequences of parts never give the same bytes."""
+    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
+
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """Token ids as little-endian uint32. Raises ValueError naming the first id that is not one."""
+    try:
+        packed = array("I", tokens)
+    except (OverflowError, TypeError) as error:
+        for position, token in enumerate(tokens):
+            if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID:
+                raise ValueError(
+                    f"token id {token!r} at position {position} is not an integer in 0..{MAX_TOKEN_ID}"
+                ) from error
+        raise
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def identity(**facts: object) -> str:
+    """One dimension of a scope from its named facts, in an unambiguous spelling that does not depend on their order."""
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"), default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheScope:
+    """The five identities that must match, beside the tokens, before KV may be reused. Fixed for an engine instance.
+
+    The sixth, the tenant's salt, comes with each request. `identity(...)` builds a value from named facts.
+    """
+
+    weights: str
+    """Checkpoint, architecture and weight precision; a digest of the weights, since a name can be re-pointed."""
+    adapter: str = ""
+    """Adapter name and the digest of its weights, soft prompt, runtime rank; empty for none."""
+    positional: str = ""
+    """RoPE base and scaling, position offset, attention mask."""
+    kv_format: str = ""
+    """KV dtype, quantisation scales, memory layout."""
+    engine: str = ""
+    """Engine configuration that changes KV, and keys that apply to every request."""
+
+    def digest(self) -> bytes:
+        return sha256_digest(length_prefixed(*(getattr(self, f.name).encode("utf-8") for f in fields(self))))
+
+
+def explain_miss(ours: CacheScope, theirs: CacheScope) -> tuple[str, ...]:
+    """The identity dimensions in which two scopes differ; empty when KV of one may serve the other."""
+    return tuple(f.name for f in fields(CacheScope) if getattr(ours, f.name) != getattr(theirs, f.name))
+
+
+class _Node:
+    """A prefix that ends with one full block. Lives as long as a block holds it or a longer prefix needs it."""
+
+    __slots__ = ("block_id", "digest", "num_children", "origin", "parent", "tokens")
+
+    def __init__(self, digest: bytes, tokens: bytes, parent: "_Node | None", origin: tuple[bytes, str]) -> None:
+        self.digest = digest
+        self.tokens = tokens
+        self.parent = parent
+        self.origin = origin
+        self.block_id: int | None = None
+        self.num_children = 0
+
+
+class PrefixKey:
+    """One sequence's memo: what its full blocks hash to, so that nothing is hashed twice. Belongs to one index."""
+
+    __slots__ = ("chunks", "digests", "generation", "nodes", "origin", "root")
+
+    def __init__(self, generation: int, origin: tuple[bytes, str], root: bytes) -> None:
+        self.generation = generation
+        self.origin = origin
+        self.root = root
+        self.digests: list[bytes] = []
+        self.chunks: list[bytes] = []
+        self.nodes: list[_Node] = []
+
+    def __len__(self) -> int:
+        """Full blocks hashed so far."""
+        return len(self.digests)
+
+
+class PrefixIndex(Protocol):
+    """What the scheduler asks of a prefix cache. It holds no references: the pool counts those."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that can be found."""
+        ...
+
+    def start(self, salt: str = "") -> PrefixKey: ...
+
+    def is_current(self, key: PrefixKey) -> bool:
+        """False once the scope was set again: KV computed before and after that must not pass for one prefix."""
+        ...
+
+    def extend(self, key: PrefixKey, tokens: Sequence[int]) -> None:
+        """Adds the sequence's next full blocks. Raises ValueError unless they are full and every id is a uint32."""
+        ...
+
+    def match(self, key: PrefixKey) -> list[int]:
+        """Blocks of the longest cached prefix, first block first; stops at the first block that is missing."""
+        ...
+
+    def lookup(self, tokens: Sequence[int], salt: str = "") -> list[int]:
+        """`match` for tokens that are looked up once. Reports reusable positions, not how to generate from them."""
+        ...
+
+    def insert(self, key: PrefixKey, block_ids: Sequence[int], first_block: int, end_block: int) -> list[int]:
+        """Indexes the computed full blocks first_block..end_block-1 of the sequence whose blocks are `block_ids`.
+
+        Returns the block ids that are found from now on. Of two blocks with the same content the first one stays the
+        one that is found.
+        """
+        ...
+
+    def forget(self, block_id: int) -> None: ...
+
+    def set_scope(self, scope: CacheScope) -> None: ...
+
+
+class HashChainIndex:
+    """PrefixIndex by a parent-hash chain. Costs O(blocks of the prefix), whatever the size of the index."""
+
+    def __init__(self, block_size: int, scope: CacheScope, hash_function: HashFunction = sha256_digest) -> None:
+        check_bounds("block_size", block_size)
+        self.block_size = block_size
+        self._hash = hash_function
+        self._nodes: dict[bytes, _Node] = {}
+        self._node_of: dict[int, _Node] = {}
+        self._generation = 0
+        self.set_scope(scope)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._node_of)
+
+    @property
+    def scope(self) -> CacheScope:
+        return self._scope
+
+    def set_scope(self, scope: CacheScope) -> None:
+        self._scope = scope
+        self._scope_digest = scope.digest()
+        self._generation += 1
+
+    def start(self, salt: str = "") -> PrefixKey:
+        # surrogatepass: a salt from JSON may hold a lone surrogate, and must still be told from any other.
+        parts = length_prefixed(self._scope_digest, salt.encode("utf-8", "surrogatepass"))
+        return PrefixKey(self._generation, (self._scope_digest, salt), self._hash(parts))
+
+    def is_current(self, key: PrefixKey) -> bool:
+        return key.generation == self._generation
+
+    def extend(self, key: PrefixKey, tokens: Sequence[int]) -> None:
+        if len(tokens) % self.block_size:
+            raise ValueError(f"{len(tokens)} tokens are not full blocks of {self.block_size}")
+        packed = pack_tokens(tokens)
+        width = 4 * self.block_size
+        chunks = [packed[i : i + width] for i in range(0, len(packed), width)]
+        # The preimage is length_prefixed(parent, scope, tokens), with the parts that never change put together once.
+        hash_function, append = self._hash, key.digests.append
+        middle = length_prefixed(key.origin[0]) + struct.pack("<I", width)
+        parent = key.digests[-1] if key.digests else key.root
+        head = struct.pack("<I", len(parent))
+        for chunk in chunks:
+            parent = hash_function(head + parent + middle + chunk)
+            append(parent)
+        key.chunks += chunks
+
+    def match(self, key: PrefixKey) -> list[int]:
+        blocks: list[int] = []
+        matched: list[_Node] = []
+        key.nodes = matched
+        nodes = self._nodes
+        parent: _Node | None = None
+        for digest, chunk in zip(key.digests, key.chunks, strict=True):
+            node = nodes.get(digest)
+            if node is None or node.parent is not parent or node.tokens != chunk or node.block_id is None:
+                break
+            if parent is None and node.origin != key.origin:
+                break
+            blocks.append(node.block_id)
+            matched.append(node)
+            parent = node
+        return blocks
+
+    def lookup(self, tokens: Sequence[int], salt: str = "") -> list[int]:
+        key = self.start(salt)
+        self.extend(key, tokens[: len(tokens) // self.block_size * self.block_size])
+        return self.match(key)
+
+    def insert(self, key: PrefixKey, block_ids: Sequence[int], first_block: int, end_block: int) -> list[int]:
+        if not self.is_current(key) or first_block > len(key.nodes):
+            return []
+        del key.nodes[first_block:]
+        # A twin's block may have been evicted, and its node dropped, since this sequence went past it: its own copy of
+        # that content takes the place, or the blocks that follow could never be found.
+        while key.nodes and self._nodes.get(key.nodes[-1].digest) is not key.nodes[-1]:
+            key.nodes.pop()
+        indexed: list[int] = []
+        for i in range(len(key.nodes), end_block):
+            node = self._node_for(key, i)
+            if node is None:
+                break
+            key.nodes.append(node)
+            if node.block_id is None:
+                node.block_id = block_ids[i]
+                self._node_of[block_ids[i]] = node
+                indexed.append(block_ids[i])
+        return indexed
+
+    def _node_for(self, key: PrefixKey, i: int) -> _Node | None:
+        """The node of the key's block i, made if need be; None when another prefix has the same digest."""
+        digest, chunk = key.digests[i], key.chunks[i]
+        parent = key.nodes[-1] if i else None
+        node = self._nodes.get(digest)
+        if node is None:
+            node = self._nodes[digest] = _Node(digest, chunk, parent, key.origin)
+            if parent is not None:
+                parent.num_children += 1
+            return node
+        same = node.parent is parent and node.tokens == chunk and node.origin == key.origin
+        return node if same else None
+
+    def insert_sequence(self, tokens: Sequence[int], block_ids: Sequence[int], salt: str = "") -> list[int]:
+        """Indexes every full block of a computed sequence; returns the block ids that are now found."""
+        key = self.start(salt)
+        self.extend(key, tokens[: len(tokens) // self.block_size * self.block_size])
+        return self.insert(key, block_ids, 0, len(key))
+
+    def forget(self, block_id: int) -> None:
+        """Unlinks a block; one that is not indexed is left alone. Prefixes that only led to it go with it."""
+        node = self._node_of.pop(block_id, None)
+        if node is None:
+            return
+        node.block_id = None
+        while node is not None and node.block_id is None and node.num_children == 0:
+            del self._nodes[node.digest]
+            node = node.parent
+            if node is not None:
+                node.num_children -= 1

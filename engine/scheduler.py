@@ -1,0 +1,398 @@
+"""Who runs in the next step, with how many tokens, in which KV blocks. Pure policy: no tensors, no I/O, no lock.
+
+In every step decodes come first, one token each; prompts share the rest of the budget in order of arrival, in chunks.
+Nothing is ever dropped: whoever is passed over is deferred with a reason. Three rules keep it live: running requests
+are older than waiting ones; a prompt starts only when all of it fits beside what older prompts were promised; and when
+a decode finds no block, the youngest running request gives way, so that the oldest one always goes on.
+"""
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from time import perf_counter_ns
+from typing import NamedTuple
+
+from engine.admission import blocks_for, check_request
+from engine.block_pool import BlockPool
+from engine.budget import attention_pairs
+from engine.config import SchedulerConfig
+from engine.errors import RequestRejected
+from engine.invariants import check_scheduler
+from engine.prefix_binding import PrefixBinding, PrefixPlan
+from engine.prefix_cache import CacheScope, HashChainIndex, PrefixIndex
+from engine.request import FinishReason, Request, RequestState
+from engine.step import BlockCopy, Deferral, ScheduledSequence, ScheduledStep
+from engine.waiting import WaitingQueue
+from probes.records import BlockCensus, DeferralReason
+
+arrival = attrgetter("sequence_number")
+
+
+class SchedulerCounters(NamedTuple):
+    """Cumulative since the start; readers take differences."""
+
+    preemptions: int
+    evictions: int
+    """Blocks whose cached content was given up for something else."""
+    prefix_query_tokens: int
+    """Prompt tokens looked up in the prefix cache, each request once."""
+    prefix_hit_tokens: int
+    """Those of them that needed no computation."""
+
+
+class Scheduler:
+    """Not thread-safe: the caller holds a lock. Each non-empty `schedule()` is followed by one `commit` or `fail`.
+
+    `requests` holds every live request by id; `pool` and `index` are for reading.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, scope: CacheScope, *, clock_ns: Callable[[], int] = perf_counter_ns
+    ) -> None:
+        self.config = config
+        self.index: PrefixIndex = HashChainIndex(config.block_size, scope)
+        self.pool = BlockPool(config.kv_blocks, config.block_size, on_evict=self.index.forget, clock_ns=clock_ns)
+        self._prefixes = PrefixBinding(self.index, self.pool)
+        self.requests: dict[str, Request] = {}
+        # All three hold older requests before younger ones, and everything running is older than everything waiting.
+        self._waiting = WaitingQueue()
+        self._prefills: list[Request] = []
+        self._decodes: list[Request] = []
+        self._in_flight: ScheduledStep | None = None
+        self._num_added = 0
+        self._decodes_were_deferred = False
+        self._preemptions = 0
+        self._prefix_query_tokens = 0
+        self._prefix_hit_tokens = 0
+
+    # What can be seen.
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.requests)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._decodes) + len(self._prefills)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def max_batched_tokens(self) -> int:
+        return self.config.max_batched_tokens
+
+    @property
+    def max_sequences(self) -> int:
+        return self.config.max_sequences
+
+    @property
+    def prefix_cache_enabled(self) -> bool:
+        return self.config.enable_prefix_cache
+
+    @property
+    def counters(self) -> SchedulerCounters:
+        return SchedulerCounters(
+            self._preemptions, self.pool.evictions, self._prefix_query_tokens, self._prefix_hit_tokens
+        )
+
+    def census(self) -> BlockCensus:
+        return self.pool.census()
+
+    def waiting_by_reason(self) -> dict[str, int]:
+        """Waiting requests by the reason why the latest step did not start them; the counts sum to `num_waiting`."""
+        return self._waiting.by_reason()
+
+    def refresh_deferrals(self) -> None:
+        """Brings `deferral` and `deferred_steps` of every waiting request up to date. O(waiting); for inspection."""
+        self._waiting.refresh()
+
+    def check_invariants(self) -> None:
+        """Counts everything again, O(blocks + tokens held). Raises InvariantViolation with the numbers."""
+        pinned = [copy.source for copy in self._in_flight.copies] if self._in_flight else []
+        running = sorted(self._prefills + self._decodes, key=arrival)
+        check_scheduler(self.pool, self.index, self.requests, list(self._waiting), running, pinned)
+
+    # What comes in and goes out.
+
+    def add(self, request: Request) -> None:
+        """Queues a request. Raises RequestRejected when it can never be served or its id is already in use."""
+        if request.request_id in self.requests:
+            raise RequestRejected(
+                f"request id {request.request_id!r} is already in use", param="request_id", code="duplicate_request"
+            )
+        check_request(request, self.config)
+        self._num_added += 1
+        request.sequence_number = self._num_added
+        self.requests[request.request_id] = request
+        self._waiting.append(request)
+
+    def abort(self, request_id: str) -> Request | None:
+        """Ends a request in whatever state it is, its blocks given back at once; None when it is not live."""
+        request = self.requests.get(request_id)
+        if request is not None:
+            self.finish(request, FinishReason.ABORT)
+        return request
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """Ends a live request. One that already ended keeps its first reason: an abort may race a stop token."""
+        if self.requests.get(request.request_id) is not request:
+            return
+        if request.state is RequestState.RUNNING:
+            (self._decodes if request in self._decodes else self._prefills).remove(request)
+        else:
+            self._waiting.remove(request)
+        del self.requests[request.request_id]
+        self._prefixes.forget(request)
+        self._release(request)
+        request.state = RequestState.FINISHED
+        request.finish_reason = reason
+
+    def set_limits(self, max_batched_tokens: int | None = None, max_sequences: int | None = None) -> None:
+        """Changes limits from the next step on. Raises ConfigError, with nothing changed, for a value out of bounds.
+
+        Lower `max_sequences` stops admissions until enough requests have ended; none that runs is touched.
+        """
+        budget = self.config.max_batched_tokens if max_batched_tokens is None else max_batched_tokens
+        sequences = self.config.max_sequences if max_sequences is None else max_sequences
+        self.config = replace(self.config, max_batched_tokens=budget, max_sequences=sequences)
+
+    def set_prefix_cache(self, enabled: bool) -> None:
+        """Off: nothing is looked up and nothing newly indexed; what is cached stays until it is evicted or reset."""
+        self.config = replace(self.config, enable_prefix_cache=enabled)
+
+    def reset_prefix_cache(self) -> int:
+        """Frees every reclaimable block; returns how many. Blocks in use stay cached: their content is valid."""
+        return self.pool.drop_reclaimable()
+
+    def set_scope(self, scope: CacheScope) -> int:
+        """New weights or adapter: nothing computed so far can be hit again. Returns how many blocks became free."""
+        self.index.set_scope(scope)
+        return self.reset_prefix_cache()
+
+    # One step.
+
+    def schedule(self) -> ScheduledStep:
+        """Decides the next step and reserves its blocks. An empty step needs no commit."""
+        if self._in_flight is not None:
+            raise RuntimeError("schedule() was called before the previous step was committed or failed")
+        self._waiting.begin_step()
+        step = ScheduledStep(max_batched_tokens=self.config.max_batched_tokens)
+        self._schedule_decodes(step)
+        budget, promised = self._schedule_prefills(step, self.config.max_batched_tokens - len(step.decodes))
+        self._admit(step, budget, promised)
+        step.num_deferred = len(self.requests) - len(step.decodes) - len(step.prefills)
+        if not step.is_empty:
+            self._in_flight = step
+        return step
+
+    def commit(self, step: ScheduledStep, token_ids: Sequence[int], now_ns: int) -> list[Request]:
+        """Books a computed step; returns the requests that emitted a token, in order.
+
+        `token_ids`: one per sampled sequence, decodes first, then the prefills that reached their last token (the order
+        of `BatchPlan.sample_requests`). What was aborted meanwhile is skipped. Raises ValueError, with nothing changed,
+        when their number is wrong.
+        """
+        sampled = step.decodes + [chunk for chunk in step.prefills if chunk.samples]
+        if len(token_ids) != len(sampled):
+            raise ValueError(f"{len(token_ids)} token ids for {len(sampled)} sampled sequences")
+        self._close(step)
+        block_size, use_cache = self.config.block_size, self.config.enable_prefix_cache
+        for request, start, num_tokens, _, _ in step.prefills:
+            if request.state is RequestState.RUNNING:
+                request.num_computed_tokens = end = start + num_tokens
+                request.max_computed_tokens = max(request.max_computed_tokens, end)
+                if use_cache and end // block_size > request.num_hashed_blocks:
+                    self._prefixes.index_full_blocks(request)
+        emitted: list[Request] = []
+        for (request, start, _, is_decode, _), token_id in zip(sampled, token_ids, strict=True):
+            if request.state is not RequestState.RUNNING:
+                continue
+            if is_decode:
+                request.num_computed_tokens = request.max_computed_tokens = start + 1
+                if use_cache and (start + 1) % block_size == 0:
+                    self._prefixes.index_full_blocks(request)
+            else:
+                self._prefills.remove(request)
+                insort(self._decodes, request, key=arrival)
+            request.output_token_ids.append(token_id)
+            request.last_token_ns = now_ns
+            if request.first_token_ns is None:
+                request.first_token_ns = now_ns
+            emitted.append(request)
+        return emitted
+
+    def fail(self, step: ScheduledStep) -> list[Request]:
+        """The forward pass raised: ends the step's requests with ERROR and returns them. All others go on."""
+        self._close(step)
+        scheduled = [sequence.request for sequence in step.decodes + step.prefills]
+        failed = [request for request in scheduled if request.state is RequestState.RUNNING]
+        for request in failed:
+            self.finish(request, FinishReason.ERROR)
+        return failed
+
+    def _close(self, step: ScheduledStep) -> None:
+        if step is not self._in_flight:
+            raise RuntimeError("only the latest scheduled step can be committed or failed, and only once")
+        self._in_flight = None
+        self.pool.release([copy.source for copy in step.copies])
+
+    # Decodes.
+
+    def _schedule_decodes(self, step: ScheduledStep) -> None:
+        selected, deferred = self._select_decodes(step.max_batched_tokens)
+        block_size = self.config.block_size
+        append = step.decodes.append
+        context = 0
+        for request in selected:
+            start = request.num_computed_tokens
+            # Fifteen steps of sixteen the last block has room, and nothing else needs to be looked at.
+            if start == len(request.block_ids) * block_size and not self._grow(request, step):
+                continue
+            append(ScheduledSequence(request, start, 1, True, True))
+            context += start + 1
+        step.decode_context_tokens = context
+        for request in deferred:
+            if request.state is RequestState.RUNNING:
+                self._defer(step, request, DeferralReason.BUDGET, 0)
+
+    def _select_decodes(self, budget: int) -> tuple[list[Request], list[Request]]:
+        """The decodes that fit the budget, oldest first, and the rest. Those passed over longest go first."""
+        decodes = self._decodes
+        if len(decodes) <= budget and not self._decodes_were_deferred:
+            return list(decodes), []
+        by_patience = sorted(decodes, key=lambda request: -request.deferred_steps)
+        selected = sorted(by_patience[:budget], key=arrival)
+        deferred = by_patience[budget:]
+        for request in selected:
+            request.deferral, request.deferred_steps = None, 0
+        self._decodes_were_deferred = bool(deferred)
+        return selected, deferred
+
+    def _grow(self, request: Request, step: ScheduledStep) -> bool:
+        """Gets a decode its next block, at the expense of younger requests; False when it had to give way itself."""
+        if request.state is not RequestState.RUNNING:
+            return False  # preempted a moment ago, by an older decode of this step
+        # Blocks promised to older prompts are not there for younger decodes; an older decode may take them.
+        while self.pool.num_available - self._promised_before(request) < 1:
+            victim = self._youngest()
+            self._preempt(victim, step)
+            if victim is request:
+                return False
+        request.block_ids += self.pool.allocate(1)
+        return True
+
+    def _promised_before(self, request: Request) -> int:
+        return sum(self._promise(other) for other in self._prefills if other.sequence_number < request.sequence_number)
+
+    def _promise(self, request: Request) -> int:
+        """Blocks a running prompt still needs in order to be computed as a whole."""
+        return self._blocks_missing(request, request.num_tokens)
+
+    def _blocks_missing(self, request: Request, num_tokens: int) -> int:
+        return blocks_for(num_tokens, self.config.block_size) - len(request.block_ids)
+
+    def _youngest(self) -> Request:
+        return max((requests[-1] for requests in (self._decodes, self._prefills) if requests), key=arrival)
+
+    def _preempt(self, request: Request, step: ScheduledStep) -> None:
+        """Gives up a running request's blocks; it will be computed again, except for what is still cached by then."""
+        (self._decodes if self._decodes and self._decodes[-1] is request else self._prefills).pop()
+        self._release(request)
+        request.state = RequestState.PREEMPTED
+        request.num_preemptions += 1
+        self._waiting.put_back(request)
+        self._preemptions += 1
+        step.preempted.append(request)
+
+    # Prompts.
+
+    def _schedule_prefills(self, step: ScheduledStep, budget: int) -> tuple[int, int]:
+        """Chunks for the prompts that have started; returns the budget left and the blocks promised to them."""
+        promised = 0
+        for request in self._prefills:
+            available = max(0, self.pool.num_available - promised)
+            num_tokens = min(budget, request.num_tokens - request.num_computed_tokens)
+            if num_tokens <= 0:
+                self._defer(step, request, self._spent_by(step), 0)
+            elif self._blocks_missing(request, request.num_computed_tokens + num_tokens) > available:
+                # An older decode took what was promised; it comes back when that one ends or preempts this one.
+                self._defer(step, request, DeferralReason.BLOCKS, available)
+            else:
+                self._schedule_chunk(step, request, num_tokens)
+                budget -= num_tokens
+            promised += self._promise(request)
+        return budget, promised
+
+    def _schedule_chunk(self, step: ScheduledStep, request: Request, num_tokens: int) -> None:
+        start = request.num_computed_tokens
+        end = start + num_tokens
+        request.block_ids += self.pool.allocate(self._blocks_missing(request, end))
+        request.deferral, request.deferred_steps = None, 0
+        step.prefills.append(ScheduledSequence(request, start, num_tokens, False, end == request.num_tokens))
+        recomputed = max(0, min(end, request.max_computed_tokens) - start)
+        step.recomputed_tokens += recomputed
+        step.prefill_tokens += num_tokens - recomputed
+        step.prefill_attention_pairs += attention_pairs(start, num_tokens)
+
+    def _admit(self, step: ScheduledStep, budget: int, promised: int) -> None:
+        """Starts waiting prompts in order of arrival until one cannot start; that one's reason holds for the rest."""
+        while self._waiting:
+            request = self._waiting.head
+            available = max(0, self.pool.num_available - promised)
+            if budget <= 0:
+                return self._waiting.defer(step, self._spent_by(step), 0)
+            if self.num_running >= self.config.max_sequences:
+                return self._waiting.defer(step, DeferralReason.SEQUENCES, budget)
+            # What was just preempted must not take back at once the blocks for which it had to go.
+            plan = None if step.preempted else self._prefixes.plan(request, available, self.config.enable_prefix_cache)
+            if plan is None:
+                return self._waiting.defer(step, DeferralReason.BLOCKS, available)
+            self._start(step, request, plan)
+            num_tokens = min(budget, request.num_tokens - request.num_computed_tokens)
+            self._schedule_chunk(step, request, num_tokens)
+            budget -= num_tokens
+            promised += self._promise(request)
+        return None
+
+    def _start(self, step: ScheduledStep, request: Request, plan: PrefixPlan) -> None:
+        self._waiting.pop()
+        self._prefills.append(request)
+        request.state = RequestState.RUNNING
+        self.pool.touch(plan.shared)
+        request.block_ids = list(plan.shared)
+        request.num_hashed_blocks = len(plan.shared)
+        if plan.copy_source is not None:
+            # The source is held until the copy is done, so that nothing else is put into it before.
+            self.pool.touch([plan.copy_source])
+            request.block_ids += self.pool.allocate(1)
+            copied = plan.num_tokens - len(plan.shared) * self.config.block_size
+            step.copies.append(BlockCopy(plan.copy_source, request.block_ids[-1], copied))
+        request.num_computed_tokens = plan.num_tokens
+        request.max_computed_tokens = max(request.max_computed_tokens, plan.num_tokens)
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = plan.num_tokens
+            step.cached_tokens += plan.num_tokens
+            if self.config.enable_prefix_cache:
+                self._prefix_query_tokens += request.num_tokens
+                self._prefix_hit_tokens += plan.num_tokens
+
+    # Deferral and release.
+
+    @staticmethod
+    def _spent_by(step: ScheduledStep) -> DeferralReason:
+        return DeferralReason.PREFILL_AHEAD if step.prefills else DeferralReason.BUDGET
+
+    @staticmethod
+    def _defer(step: ScheduledStep, request: Request, reason: DeferralReason, available: int) -> None:
+        request.deferral = reason
+        request.deferred_steps += 1
+        step.deferred.append(Deferral(request, reason, available))
+
+    def _release(self, request: Request) -> None:
+        self.pool.release(request.block_ids)
+        request.block_ids = []
+        request.num_computed_tokens = 0
+        request.num_hashed_blocks = 0

@@ -1,0 +1,1 @@
+"""The process around the engine: HTTP surface, admin verbs, options and the `serve` command."""

@@ -1,0 +1,65 @@
+"""`stallscope serve`. Nothing heavy is imported before the options are known to be right."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.errors import EngineError
+from engine.server.options import DEFAULT_CPU_BLOCKS, LOG_LEVELS, ServeOptions, parse_size
+
+EXIT_CONFIG = 2
+
+
+@click.command(context_settings={"show_default": True})
+@click.option(
+    "--model", default="smollm2", help="smollm2, tiny, a GGUF file, or a directory with config and safetensors."
+)
+@click.option("--served-model-name", help="Name of the model in the API.  [default: the model's own]")
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", type=int, default=8000, help="0 takes a free port; the ready line says which.")
+@click.option("--max-batched-tokens", type=int, default=512, help="Token budget of a step, decodes included.")
+@click.option("--max-sequences", type=int, default=64, help="Requests that run at the same time.")
+@click.option("--block-size", type=int, default=16, help="Tokens per KV block.")
+@click.option("--kv-blocks", type=int, help=f"KV blocks.  [default: from --device-memory, else {DEFAULT_CPU_BLOCKS}]")
+@click.option("--device-memory", help="Memory for weights and KV pool, e.g. 2GiB.  [default: the machine's]")
+@click.option(
+    "--memory-utilization", type=float, default=0.9, help="Share of --device-memory that is reserved at start."
+)
+@click.option("--max-model-len", type=int, help="Tokens of prompt and output.  [default: what model and pool can hold]")
+@click.option("--threads", type=int, help="Compute threads.  [default: torch's choice]")
+@click.option("--dtype", default="float32", help="Of weights and KV.")
+@click.option("--prefix-cache/--no-prefix-cache", default=True, help="Reuse KV of equal prompt prefixes.")
+@click.option(
+    "--admin-token-file", type=click.Path(path_type=Path), help="Turns the admin surface on; holds its token."
+)
+@click.option("--drain-timeout", type=float, default=10.0, help="Seconds that running requests get after SIGTERM.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info")
+def serve(**values: Any) -> None:
+    """Serve a model over an OpenAI-compatible API, every step of the engine on record.
+
+    Exit codes: 0 after SIGTERM or SIGINT (running requests are finished first; a second signal stops at once, exit 1),
+    2 when it cannot start as asked.
+    """
+    # Idle compute threads must not spin: on a shared machine they would take the time that is measured.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        if values["device_memory"] is not None:
+            values["device_memory"] = parse_size(values["device_memory"])
+        options = ServeOptions(**values)
+        from engine.server.process import run
+
+        code = run(options)
+    except EngineError as error:
+        _refuse(str(error))
+    except ModuleNotFoundError as error:
+        _refuse(f"serving needs the engine extra: pip install 'stallscope[engine]' ({error})")
+    else:
+        sys.exit(code)
+
+
+def _refuse(message: str) -> None:
+    click.echo("error: " + " ".join(message.split()), err=True)
+    sys.exit(EXIT_CONFIG)

@@ -1,0 +1,41 @@
+"""What the handlers share: one object, made once where the process is put together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.loop import EngineThread
+from engine.outputs import Detokenizer
+from probes.prometheus import EngineCollector
+from probes.recorder import RingRecorder
+
+
+class TextCodec(Protocol):
+    """Prompt text to ids and ids back to text; `engine.server.codec` builds it from a loaded model."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Raises RequestRejected when the model has no chat template or its template refuses the messages."""
+        ...
+
+    def detokenizer(self) -> Detokenizer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    engine: EngineThread
+    codec: TextCodec
+    recorder: RingRecorder
+    collector: EngineCollector
+    model_name: str
+    model_aliases: frozenset[str]
+    """What the `model` of a request may say; `model_name` is one of them."""
+    max_model_len: int
+    block_size: int
+    version: str
+    admin_token: bytes | None = None
+    """None: there is no admin surface."""

@@ -1,0 +1,72 @@
+"""What an observer reads: health, metrics, step records, block census, version."""
+
+import time
+from collections.abc import AsyncIterator
+from itertools import islice
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from engine.server.context import ServerContext
+from engine.server.errors import ApiError, json_response
+from probes.prometheus import CONTENT_TYPE, exposition
+from probes.wire import StepsHeader, encode_steps
+
+_LINES_PER_WRITE = 64
+
+_NotNegative = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1)]
+T = TypeVar("T")
+
+
+class ObserveApi:
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    async def health(self, _: Request) -> Response:
+        """200 while new requests are taken; 503 says why not."""
+        engine = self._context.engine
+        status = engine.status()
+        if status == "ok":
+            return json_response({"status": status})
+        return json_response({"status": status, "reason": engine.dead_reason or "no new requests are taken"}, 503)
+
+    async def version(self, _: Request) -> Response:
+        return json_response({"version": self._context.version})
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(exposition(self._context.collector), headers={"content-type": CONTENT_TYPE})
+
+    async def census(self, _: Request) -> Response:
+        census = self._context.engine.snapshot().census
+        buckets = census._asdict() | {"total": census.total}
+        return json_response(buckets | {"free_includes_reclaimable": False, "block_size": self._context.block_size})
+
+    async def steps(self, request: Request) -> Response:
+        """JSON lines: a header, then the records from `since` on, at most `limit` of them."""
+        since = _query_number(request, "since", _NotNegative) or 0
+        limit = _query_number(request, "limit", _Positive)
+        found = self._context.recorder.steps_since(since, limit)
+        header = StepsHeader(
+            self._context.engine.facts.engine_id, found.next_id, found.lost, time.perf_counter_ns(), time.time_ns()
+        )
+
+        async def lines() -> AsyncIterator[bytes]:
+            encoded = encode_steps(header, found.records)
+            while batch := "".join(islice(encoded, _LINES_PER_WRITE)):
+                yield batch.encode()
+
+        return StreamingResponse(lines(), media_type="application/jsonl")
+
+
+def _query_number(request: Request, name: str, kind: type[int]) -> int | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ApiError(400, f"{name}={text!r}: {error}", param=name) from None

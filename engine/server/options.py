@@ -1,0 +1,99 @@
+"""What `serve` can be asked for: one frozen object, checked where it is made."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import ConfigError
+
+DEFAULT_CPU_BLOCKS = 1024
+"""KV blocks when neither their number nor the device's memory is given."""
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Raises ConfigError that names the option and the value."""
+
+    model: str = "smollm2"
+    served_model_name: str | None = None
+    """The `model` of the API; by default the loaded model's own name (what `model` says is understood as well)."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0: any free one."""
+    max_batched_tokens: int = 512
+    max_sequences: int = 64
+    block_size: int = 16
+    kv_blocks: int | None = None
+    device_memory: int | None = None
+    """Bytes that weights and KV pool may take together."""
+    memory_utilization: float = 0.9
+    """Share of device_memory that a derived pool fills up to."""
+    max_model_len: int | None = None
+    """None: what the model and the pool can hold."""
+    threads: int | None = None
+    dtype: str = "float32"
+    prefix_cache: bool = True
+    admin_token_file: Path | None = None
+    """None: no admin surface."""
+    drain_timeout: float = 10.0
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name in ("max_batched_tokens", "max_sequences", "block_size", "kv_blocks", "max_model_len", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port must be 0 to 65535, got {self.port}")
+        if not 0 < self.memory_utilization <= 1:
+            raise ConfigError(f"--memory-utilization must be above 0 and at most 1, got {self.memory_utilization}")
+        if not 0 <= self.drain_timeout <= 3600:
+            raise ConfigError(f"--drain-timeout must be 0 to 3600 seconds, got {self.drain_timeout}")
+        if self.log_level not in LOG_LEVELS:
+            raise ConfigError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {self.log_level!r}")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `2GiB`, `512M`, `1.5GB` (powers of 1000 with a plain B, of 1024 otherwise) or a bare number."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{text!r} is not a size (examples: 2GiB, 512MiB, 1500000000)")
+    number, unit = match.group(1), (match.group(2) or "").upper()
+    base = 1000 if len(unit) == 2 and unit.endswith("B") else 1024
+    size = int(float(number) * base ** _POWERS[unit.rstrip("B").rstrip("I")])
+    if size <= 0:
+        raise ConfigError(f"{text!r} is no memory at all")
+    return size
+
+
+def derive_kv_blocks(options: ServeOptions, weight_bytes: int, block_bytes: int) -> int:
+    """Blocks of the pool: as asked, or what the share of the device's memory leaves beside the weights."""
+    if options.kv_blocks is not None:
+        return options.kv_blocks
+    if options.device_memory is None:
+        return DEFAULT_CPU_BLOCKS
+    room = int(options.device_memory * options.memory_utilization) - weight_bytes
+    blocks = room // block_bytes
+    if blocks < 1:
+        raise ConfigError(
+            f"--device-memory {options.device_memory} x {options.memory_utilization} leaves no KV block of {block_bytes} bytes"
+            f" beside {weight_bytes} bytes of weights"
+        )
+    return blocks
+
+
+def read_admin_token(path: Path) -> bytes:
+    """The token: the file's content without surrounding white space."""
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"--admin-token-file {path}: {error.strerror or error}") from error
+    if not token:
+        raise ConfigError(f"--admin-token-file {path} is empty")
+    if not token.isascii() or len(token.split()) != 1:
+        raise ConfigError(f"--admin-token-file {path} must hold one word of ASCII characters")
+    return token

@@ -1,0 +1,197 @@
+"""Request bodies, decoded strictly: `temperature: false` is an error, and so is everything asked for that we do not do.
+
+Three kinds of OpenAI fields: supported ones; *neutral* ones, accepted at the value that asks for nothing (`n: 1`); and
+labels without effect on the answer (`user`, `metadata`). Any other field is refused by name rather than ignored.
+"""
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from engine.server.errors import ApiError
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 256
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
+TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+TopK = Annotated[int, Meta(ge=-1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Salt = Annotated[str, Meta(max_length=256)]
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Common(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields of both kinds of completion."""
+
+    model: str | None = None
+    max_tokens: PositiveInt | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    seed: Seed | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # Our extensions, in the words of vLLM's.
+    top_k: TopK | None = None
+    ignore_eos: bool | None = None
+    cache_salt: Salt | None = None
+    # Neutral: anything but the value in NEUTRAL is refused.
+    n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    # Labels.
+    user: str | None = None
+
+    def stop_strings(self) -> tuple[str, ...]:
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        if len(stop) > MAX_STOP_STRINGS:
+            raise ApiError(400, f"stop has {len(stop)} strings, at most {MAX_STOP_STRINGS} are allowed", param="stop")
+        if not all(0 < len(text) <= MAX_STOP_CHARS for text in stop):
+            raise ApiError(400, f"stop strings must have 1 to {MAX_STOP_CHARS} characters", param="stop")
+        return tuple(stop)
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class CompletionBody(Common, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[Any]
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: int | None = None
+
+
+class ContentPart(Struct, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(Struct, forbid_unknown_fields=True, kw_only=True):
+    """One turn. The empty fields of an assistant's answer may be sent back as they came."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ContentPart]
+    name: str | None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+    audio: None = None
+    annotations: None = None
+
+    def as_template(self) -> dict[str, str]:
+        """What chat templates read; `developer` is OpenAI's newer word for `system`."""
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class ChatBody(Common, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: PositiveInt | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    web_search_options: dict[str, Any] | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    # Labels.
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "logit_bias": ({},),
+    "echo": (False,),
+    "suffix": ("",),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+"""Field -> values that ask for nothing; null always does."""
+
+
+class LimitsBody(Struct, forbid_unknown_fields=True):
+    """POST /admin/limits: either or both."""
+
+    max_batched_tokens: int | None = None
+    max_sequences: int | None = None
+
+
+class PrefixCacheBody(Struct, forbid_unknown_fields=True):
+    """POST /admin/prefix_cache."""
+
+    enabled: bool
+
+
+T = TypeVar("T", bound=Struct)
+
+_FIELD_PATH = re.compile(r"at `\$\.([A-Za-z_]+)")
+_FIELD_NAME = re.compile(r"field `([^`]+)`")
+
+
+def decode_body(raw: bytes, kind: type[T]) -> T:
+    """Raises ApiError 400 that names the parameter."""
+    try:
+        body = msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        found = _FIELD_PATH.search(text) or _FIELD_NAME.search(text)
+        code = "unknown_parameter" if "unknown field" in text else None
+        raise ApiError(400, text, param=found.group(1) if found else None, code=code) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    _refuse_unsupported(body)
+    return body
+
+
+def _refuse_unsupported(body: Struct) -> None:
+    for name in body.__struct_fields__:
+        neutral = NEUTRAL.get(name)
+        if neutral is None:
+            continue
+        value = getattr(body, name)
+        if value is None or any(type(value) is type(allowed) and value == allowed for allowed in neutral):
+            continue
+        raise ApiError(400, f"{name} is not supported here", param=name, code="unsupported_parameter")
