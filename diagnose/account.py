@@ -5,7 +5,7 @@ A gap runs from one step's tokens to the next ones'. Its time is split into excl
     decode_floor      what the decode share of the step costs by the fitted model a + b*sequences + c*context
     prefill           co-scheduled first-time prompt tokens: what a mixed step took beyond the floor
     recompute         the same for tokens computed again after a preemption, split by token count
-    cpu_steal         forward time during which the host had taken the engine's core away
+    off_cpu           time in which the engine's thread had no core, beyond what is usual in pure decode steps
     schedule, prepare, postprocess, idle, lock_wait     the host's parts
     preempted, deferred      steps that went by without this sequence
     other             what nothing above explains (shown, never hidden)
@@ -24,7 +24,7 @@ PARTS = (
     "decode_floor",
     "prefill",
     "recompute",
-    "cpu_steal",
+    "off_cpu",
     "schedule",
     "prepare",
     "postprocess",
@@ -64,17 +64,27 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class DecodeModel:
-    """Device seconds of a pure decode step from its sequences and the KV positions that they read."""
+    """Seconds of a pure decode step from its sequences and the KV positions that they read.
+
+    Where the engine's CPU time is known the fit is made on it, since other processes do not disturb it. `slowdown` is the
+    usual elapsed over CPU time of pure decode steps: on a contended machine all compute stretches by about that factor,
+    prefill and decode alike, so it belongs to both and is nobody's excess.
+    """
 
     fit: LinearFit
+    slowdown: float
     basis: str
 
     def floor(self, record: StepRecord) -> float:
-        return self.fit.predict(_decode_row(record))
+        return self.slowdown * self.fit.predict(_decode_row(record))
+
+    def compute_seconds(self, record: StepRecord) -> float:
+        """Elapsed time of forward and sampling at the usual slowdown."""
+        return min(elapsed_seconds(record), self.slowdown * running_seconds(record))
 
     def context_share(self, record: StepRecord) -> float:
         """Share of the floor that grows with context."""
-        total = self.floor(record)
+        total = self.fit.predict(_decode_row(record))
         return self.fit.coefficients[2] * record.decode_context_tokens / total if total > 0 else 0.0
 
 
@@ -145,16 +155,16 @@ def analyse_steps(steps: Sequence[StepRecord], policy: Policy) -> StepAnalysis:
     return StepAnalysis(tuple(steps), decode, mixed, model, gaps)
 
 
-def device_seconds(record: StepRecord) -> float:
-    """Forward and sampling time without what the host took away meanwhile."""
-    return (record.forward_ns + record.sample_ns) / 1e9 - steal_seconds(record)
+def elapsed_seconds(record: StepRecord) -> float:
+    """Forward and sampling time."""
+    return (record.forward_ns + record.sample_ns) / 1e9
 
 
-def steal_seconds(record: StepRecord) -> float:
-    """Time of forward and sampling in which the engine's thread had no core; 0 when that is not measured."""
+def running_seconds(record: StepRecord) -> float:
+    """Forward and sampling time in which the engine's thread really ran; the elapsed time when that is not measured."""
     if record.forward_cpu_ns is None:
-        return 0.0
-    return max(0, record.forward_ns + record.sample_ns - record.forward_cpu_ns) / 1e9
+        return elapsed_seconds(record)
+    return min(record.forward_cpu_ns / 1e9, elapsed_seconds(record))
 
 
 def _decode_row(record: StepRecord) -> tuple[float, float, float]:
@@ -166,8 +176,9 @@ def _fit_decode(decode: list[StepRecord], policy: Policy) -> DecodeModel | None:
         return None
     stride = -(-len(decode) // _MAX_FIT_ROWS)
     sample = decode[::stride]
-    fit = robust_fit([_decode_row(record) for record in sample], [device_seconds(record) for record in sample])
-    return DecodeModel(fit, "fitted")
+    fit = robust_fit([_decode_row(record) for record in sample], [running_seconds(record) for record in sample])
+    ratios = [elapsed_seconds(record) / running for record in sample if (running := running_seconds(record)) > 0]
+    return DecodeModel(fit, median(ratios) if ratios else 1.0, "fitted")
 
 
 def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
@@ -188,10 +199,9 @@ def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
 
 
 def _split(before: StepRecord, record: StepRecord, interval: float, model: DecodeModel) -> tuple[list[float], float]:
-    device = device_seconds(record)
-    floor = model.floor(record)
-    decode_part = min(device, floor)
-    excess = device - decode_part
+    compute, floor = model.compute_seconds(record), model.floor(record)
+    decode_part = min(compute, floor)
+    excess = compute - decode_part
     computed = record.prefill_tokens + record.recomputed_tokens
     prefill = excess * record.prefill_tokens / computed if computed else 0.0
     recompute = excess * record.recomputed_tokens / computed if computed else 0.0
@@ -199,7 +209,7 @@ def _split(before: StepRecord, record: StepRecord, interval: float, model: Decod
         "decode_floor": decode_part,
         "prefill": prefill,
         "recompute": recompute,
-        "cpu_steal": steal_seconds(record),
+        "off_cpu": elapsed_seconds(record) - compute,
         "schedule": record.schedule_ns / 1e9,
         "prepare": record.prepare_ns / 1e9,
         "postprocess": (before.end_ns - before.emit_ns) / 1e9,
@@ -226,10 +236,11 @@ def typical_floor(analysis: StepAnalysis) -> float | None:
 
 
 def mixed_ratio(analysis: StepAnalysis) -> float | None:
-    """Median over mixed steps of device time against a pure decode step of the same batch and context."""
-    if analysis.model is None or not analysis.mixed_steps:
+    """Median over mixed steps of compute time against a pure decode step of the same batch and context."""
+    model = analysis.model
+    if model is None:
         return None
     ratios = [
-        device_seconds(record) / floor for record in analysis.mixed_steps if (floor := analysis.model.floor(record)) > 0
+        model.compute_seconds(record) / floor for record in analysis.mixed_steps if (floor := model.floor(record)) > 0
     ]
     return median(ratios) if ratios else None

@@ -45,12 +45,9 @@ class Breach:
 
     @property
     def certain(self) -> bool:
-        """The whole bucket lies at or beyond the limit."""
-        return (
-            self.measured.low >= self.objective.limit_seconds
-            if not self.measured.exact
-            else (self.measured.low > self.objective.limit_seconds)
-        )
+        """Beyond the limit whatever the resolution: values of a bucket (low, high] are all above low."""
+        low, limit = self.measured.low, self.objective.limit_seconds
+        return low > limit or (low == limit and not self.measured.exact)
 
     @property
     def possible(self) -> bool:

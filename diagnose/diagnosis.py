@@ -147,12 +147,17 @@ def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
     gaps = case.analysis.num_gaps
     if 0 < gaps < policy.min_p99_gaps:
         warnings.append(f"only {gaps} inter-token gaps: p99 rests on {max(1, round(gaps * 0.01))} of them")
+    model = case.analysis.model
+    if model is not None and model.slowdown >= policy.contended_slowdown:
+        warnings.append(
+            f"the engine's thread runs {percent(1 / model.slowdown)} of the time in ordinary decode steps: the machine is contended"
+        )
     if excess is not None and case.itl_moved():
         if excess.share("other") > policy.incomplete_other_share:
             warnings.append(f"the account is incomplete: {percent(excess.share('other'))} of the excess is unexplained")
-        if excess.share("cpu_steal") > policy.incomplete_other_share:
+        if excess.share("off_cpu") > policy.incomplete_other_share:
             warnings.append(
-                f"{percent(excess.share('cpu_steal'))} of the excess passed while the host had taken the engine's core away: "
-                "look for other processes on this machine"
+                f"{percent(excess.share('off_cpu'))} of the excess passed while the engine's thread had no core: look for other "
+                "processes on this machine, and for threads of the server that hold the interpreter lock"
             )
     return warnings

@@ -29,6 +29,12 @@ class Policy:
     incomplete_other_share: float = 0.10
     """With more than a tenth of the excess unexplained the account is incomplete and names no primary."""
 
+    min_dose_range: float = 1.5
+    """A dose response needs doses that differ by half: chunks of one size only order the noise."""
+
+    contended_slowdown: float = 1.25
+    """From 1.25x elapsed over CPU time in ordinary decode steps the machine is contended, and the report says so."""
+
     min_decode_steps: int = 10
     """The decode floor is fitted from at least ten pure decode steps: three unknowns, and room for outliers."""
 

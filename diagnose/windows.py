@@ -48,7 +48,7 @@ def _read_counters(signals: Signals, pages: list[Exposition], dialect: Dialect) 
         series = _series(pages, pick)
         if series is not None:
             signals.counters[name] = Counter(_increase(series), str(pick))
-    if dialect.failures is not None and any(dialect.failures in page.samples for page in pages):
+    if dialect.failures is not None and any(_has_family(page, dialect.failures) for page in pages):
         kinds = {dict(key).get("kind", "unknown") for page in pages for key in page.samples.get(dialect.failures, ())}
         for kind in sorted(kinds):
             # A label that first appears inside the window started from zero.
@@ -64,20 +64,25 @@ def _read_info(signals: Signals, pages: list[Exposition], dialect: Dialect) -> N
                 signals.info = dict(key)
 
 
+def _has_family(page: Exposition, metric: str) -> bool:
+    """A declared family without samples says zero; an undeclared one says nothing."""
+    return metric in page.samples or metric in page.types
+
+
 def _series(pages: list[Exposition], pick: Pick) -> list[float] | None:
     """One value per page. A series that a page lacks counts as zero only if another page has it."""
     labels = dict(pick.labels)
     values = [page.value(pick.metric, **labels) for page in pages]
     if all(value is None for value in values):
         # A labelled counter without the label yet: the family is there, so zero is known.
-        return [0.0] * len(pages) if any(pick.metric in page.types for page in pages) and labels else None
+        return [0.0] * len(pages) if labels and any(_has_family(page, pick.metric) for page in pages) else None
     return [0.0 if value is None else value for value in values]
 
 
 def _read_gauges(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
     for name, pick in dialect.gauges.items():
         labels = dict(pick.labels)
-        family = [page for page in pages if page.samples.get(pick.metric) or pick.metric in page.types]
+        family = [page for page in pages if _has_family(page, pick.metric)]
         values = [page.value(pick.metric, **labels) for page in family]
         known = [value for value in values if value is not None]
         if known:

@@ -128,11 +128,7 @@ def show(diagnosis: Diagnosis, *, as_json: bool, quiet: bool, verbose: bool) -> 
 
         click.echo(json.dumps(to_json(diagnosis), indent=2))
         return
-    from rich.console import Console
-
+    from diagnose.report.page import Page
     from diagnose.report.terminal import headline, render
 
-    if quiet or diagnosis.idle:
-        click.echo(headline(diagnosis))
-    else:
-        render(diagnosis, Console(highlight=False), verbose=verbose)
+    click.echo(headline(diagnosis) if quiet or diagnosis.idle else render(diagnosis, Page(), verbose=verbose))

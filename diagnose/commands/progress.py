@@ -4,25 +4,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
+
 
 @contextmanager
 def watch_progress(label: str, seconds: float, *, quiet: bool) -> Iterator[Callable[[float], None]]:
+    """Gives a function to be called with the seconds watched so far."""
     if quiet:
         yield lambda _: None
         return
     if not sys.stderr.isatty():
-        sys.stderr.write(f"{label} for {seconds:g} s ...\n")
-        sys.stderr.flush()
+        click.echo(f"{label} for {seconds:g} s ...", err=True)
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=seconds)
-        yield lambda watched: progress.update(task, completed=watched)
+    with click.progressbar(length=1000, label=label, file=sys.stderr, width=24, show_percent=False) as bar:
+        yield lambda watched: bar.update(round(1000 * watched / seconds) - bar.pos)

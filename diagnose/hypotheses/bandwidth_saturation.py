@@ -1,4 +1,4 @@
-from diagnose.account import device_seconds
+from diagnose.account import running_seconds
 from diagnose.case import Case, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.stats import median
@@ -117,9 +117,9 @@ class BandwidthSaturation(Hypothesis):
         if weights is None or per_token is None or not ceiling:
             return None
         rates = [
-            (weights + record.decode_context_tokens * per_token) / device_seconds(record)
+            (weights + record.decode_context_tokens * per_token) / running_seconds(record)
             for record in case.analysis.decode_steps
-            if device_seconds(record) > 0
+            if running_seconds(record) > 0
         ]
         usage = median(rates) / ceiling
         argument.say(

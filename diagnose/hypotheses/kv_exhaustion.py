@@ -74,7 +74,9 @@ class KvExhaustion(Hypothesis):
         if preemptions is not None:
             argument.say(
                 Stance.FOR if preemptions > 0 else Stance.AGAINST,
-                f"{preemptions:,.0f} preemptions in the window",
+                f"{preemptions:,.0f} preemptions in the window"
+                if preemptions
+                else "nothing was preempted in the window",
                 value=preemptions,
                 unit="preemptions",
                 source=case.signals.counters["preemptions"].source,
@@ -82,7 +84,7 @@ class KvExhaustion(Hypothesis):
         if waits is not None:
             argument.say(
                 Stance.FOR if waits > 0 else Stance.AGAINST,
-                f"at most {waits:,.0f} requests waited for blocks",
+                f"at most {waits:,.0f} requests waited for blocks" if waits else "nothing waited for blocks",
                 value=waits,
                 unit="requests",
                 source=case.signals.gauges["waiting_blocks"].source,

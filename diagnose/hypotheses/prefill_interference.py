@@ -1,4 +1,3 @@
-from diagnose.account import device_seconds
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.stats import spearman
@@ -95,12 +94,14 @@ class PrefillInterference(Hypothesis):
         return argument.conclude(Verdict.UNDETERMINED, part)
 
     def _dose(self, case: Case, argument: Argument) -> None:
-        """Dose response: step time beyond the decode floor against the chunk's attention pairs and tokens."""
+        """Dose response: step time beyond the decode floor against the step's prompt tokens."""
         model, mixed = case.analysis.model, case.analysis.mixed_steps
         if model is None:
             return
         doses = [float(record.prefill_tokens + record.recomputed_tokens) for record in mixed]
-        excesses = [device_seconds(record) - model.floor(record) for record in mixed]
+        if max(doses) < case.policy.min_dose_range * min(doses):
+            return  # chunks of one size say nothing of a dose
+        excesses = [model.compute_seconds(record) - model.floor(record) for record in mixed]
         correlation = spearman(doses, excesses)
         if correlation is None:
             return

@@ -1,26 +1,22 @@
 """The Diagnosis as a page for a terminal, 80 columns upward, readable without colour."""
 
-from collections.abc import Iterable
 from math import inf
-
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
 from diagnose.account import HOST_PARTS, PARTS, Account
 from diagnose.case import Window
 from diagnose.decision import DecisionKind, Finding
 from diagnose.diagnosis import Diagnosis
 from diagnose.hypotheses.registry import NOT_CHECKED
+from diagnose.report.page import Page
 from diagnose.stats import Bounds
 from diagnose.units import percent, seconds
-from diagnose.verdict import Evidence, Stance, Verdict
+from diagnose.verdict import Stance, Verdict
 
 _STYLES = {
-    Verdict.SUPPORTED: "bold yellow",
-    Verdict.CONFIRMED: "bold red",
-    Verdict.UNDETERMINED: "cyan",
-    Verdict.REFUTED: "green",
+    Verdict.SUPPORTED: "warn",
+    Verdict.CONFIRMED: "bad",
+    Verdict.UNDETERMINED: "open",
+    Verdict.REFUTED: "good",
     Verdict.NOT_APPLICABLE: "dim",
 }
 _MARKS = {Stance.FOR: "+", Stance.AGAINST: "-", Stance.CONTEXT: "."}
@@ -29,21 +25,22 @@ _PART_NAMES = {
     "decode_floor": "decode (floor)",
     "prefill": "co-scheduled prefill",
     "recompute": "recompute",
-    "cpu_steal": "core taken away",
+    "off_cpu": "thread off its core",
     "preempted": "preempted",
     "deferred": "deferred",
     "other": "other",
 }
 
 
-def render(diagnosis: Diagnosis, console: Console, *, verbose: bool = False) -> None:
-    """The whole page. `verbose` adds sources, sample counts and the evidence of refuted hypotheses."""
-    _header(diagnosis, console)
-    _symptom(diagnosis, console)
-    _accounts(diagnosis, console)
-    _verdicts(diagnosis, console, verbose)
-    _protocol(diagnosis, console)
-    _decision(diagnosis, console)
+def render(diagnosis: Diagnosis, page: Page, *, verbose: bool = False) -> str:
+    """The whole page. `verbose` adds sources, sample counts and all evidence of refuted hypotheses."""
+    _header(diagnosis, page)
+    _symptom(diagnosis, page)
+    _accounts(diagnosis, page)
+    _verdicts(diagnosis, page, verbose)
+    _protocol(diagnosis, page)
+    _decision(diagnosis, page)
+    return str(page)
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -67,49 +64,38 @@ def headline(diagnosis: Diagnosis) -> str:
     return "undetermined: no hypothesis is supported by what was measured"
 
 
-def _header(diagnosis: Diagnosis, console: Console) -> None:
+def _header(diagnosis: Diagnosis, page: Page) -> None:
     case, signals = diagnosis.case, diagnosis.case.signals
     length = "window length unknown" if signals.length_seconds is None else f"{signals.length_seconds:.1f} s"
-    model = signals.info.get("model", "")
-    console.print(Text(f"{case.target}  {signals.dialect} {signals.info.get('version', '')}  {model}", style="dim"))
-    console.print(Text(f"{length}, {signals.num_scrapes} scrapes, {len(signals.steps)} step records", style="dim"))
-    console.print()
-    console.print(Text(headline(diagnosis), style="bold"))
+    about = [case.target, signals.dialect, signals.info.get("version", ""), signals.info.get("model", "")]
+    page.line("  ".join(filter(None, about)), style="dim")
+    page.line(f"{length}, {signals.num_scrapes} scrapes, {len(signals.steps)} step records", style="dim")
+    page.line()
+    page.line(headline(diagnosis), style="bold")
     for warning in diagnosis.warnings:
-        console.print(Padding(Text(f"! {warning}", style="yellow"), (0, 0, 0, 2)))
+        page.line(f"! {warning}", indent=2, hanging=2, style="warn")
 
 
-def _section(console: Console, title: str) -> None:
-    console.print()
-    console.print(Text(title, style="bold underline"))
-
-
-def _symptom(diagnosis: Diagnosis, console: Console) -> None:
-    case = diagnosis.case
-    base = case.baseline
-    _section(console, "Symptom")
-    if base is not None:
-        console.print(Text(f"  {'':<12}{'now':<30}{'baseline':<30}", style="dim"))
+def _symptom(diagnosis: Diagnosis, page: Page) -> None:
+    case, base = diagnosis.case, diagnosis.case.baseline
+    page.section("Symptom")
     rows = [
         ("ITL", "inter_token_latency", (0.5, 0.95, 0.99)),
         ("TTFT", "time_to_first_token", (0.5, 0.95)),
         ("queue", "queue_time", (0.5,)),
     ]
+    if base is not None:
+        page.raw(f"  {'':<11}{'now':<31}baseline", style="dim")
     for label, metric, quantiles in rows:
         for q in quantiles:
-            name = f"{label} p{q * 100:g}"
-            now = _latency(case.incident, metric, q)
             before = "" if base is None else _latency(base, metric, q)
-            console.print(Text(f"  {name:<12}{now:<30}{before:<30}".rstrip()))
-    share = case.stall_share()
+            page.raw(f"  {f'{label} p{q * 100:g}':<11}{_latency(case.incident, metric, q):<31}{before}".rstrip())
+    share, factor = case.stall_share(), case.policy.slow_gap_factor
     if share is not None:
-        factor = case.policy.slow_gap_factor
-        tokens = case.analysis.stalled_tokens_share(factor)
-        now = f"{percent(share)} of time, {percent(tokens)} of tokens"
-        before = ""
-        if base is not None and base.analysis.gaps:
-            before = f"{percent(base.analysis.stall_share(factor))} of time"
-        console.print(Text(f"  {'stalls':<12}{now:<30}{before:<30}".rstrip()))
+        now = f"{percent(share)} of time, {percent(case.analysis.stalled_tokens_share(factor))} of tokens"
+        measured = base is not None and base.analysis.gaps
+        before = f"{percent(base.analysis.stall_share(factor))} of time" if base is not None and measured else ""
+        page.raw(f"  {'stalls':<11}{now:<31}{before}".rstrip())
 
 
 def _latency(window: Window, metric: str, q: float) -> str:
@@ -128,27 +114,23 @@ def bounds_text(bounds: Bounds) -> str:
     return f"({seconds(bounds.low)}, {high}]"
 
 
-def _accounts(diagnosis: Diagnosis, console: Console) -> None:
-    _section(console, "Where a token's time goes")
+def _accounts(diagnosis: Diagnosis, page: Page) -> None:
+    page.section("Where a token's time goes")
     p50, p99 = diagnosis.account_p50, diagnosis.account_p99
     if p50 is None or p99 is None:
-        text = "no account: it needs step records with enough pure decode steps (see the protocol below)"
-        console.print(Padding(Text(text), (0, 0, 0, 2)))
+        page.line("no account: it needs step records with enough pure decode steps (see the protocol below)", indent=2)
         return
-    _account(console, "p50", f"mean of {p50.num_gaps} gaps around {seconds(p50.quantile_seconds)}", p50)
-    _account(console, "p99", f"mean of {p99.num_gaps} gaps from {seconds(p99.quantile_seconds)} up", p99)
+    _account(page, "p50", f"mean of {p50.num_gaps} gaps around {seconds(p50.quantile_seconds)}", p50)
+    _account(page, "p99", f"mean of {p99.num_gaps} gaps from {seconds(p99.quantile_seconds)} up", p99)
+    for label, value in _grouped(p99):
+        share = value / p99.total_seconds if p99.total_seconds > 0 else 0.0
+        page.raw(f"    {label:<22}{seconds(value):>8}  {'#' * round(share * _BAR):<{_BAR}} {percent(share):>5}")
 
 
-def _account(console: Console, name: str, group: str, account: Account) -> None:
+def _account(page: Page, name: str, group: str, account: Account) -> None:
     terms = " + ".join(f"{seconds(value)} {label}" for label, value in _grouped(account) if value > 0)
-    console.print(Padding(Text(f"{name} ITL {seconds(account.total_seconds)} = {terms}"), (0, 0, 0, 2)))
-    console.print(Padding(Text(f"({group}; {account.basis})", style="dim"), (0, 0, 0, 2)))
-    if name != "p99":
-        return
-    for label, value in _grouped(account):
-        share = value / account.total_seconds if account.total_seconds > 0 else 0.0
-        bar = "#" * round(share * _BAR)
-        console.print(Text(f"    {label:<22}{seconds(value):>8}  {bar:<{_BAR}} {percent(share):>5}"))
+    page.line(f"{name} ITL {seconds(account.total_seconds)} = {terms}", indent=2, hanging=4)
+    page.line(f"({group}; {account.basis})", indent=4, style="dim")
 
 
 def _grouped(account: Account) -> list[tuple[str, float]]:
@@ -167,52 +149,51 @@ _GROUPS = (
 )
 
 
-def _verdicts(diagnosis: Diagnosis, console: Console, verbose: bool) -> None:
+def _verdicts(diagnosis: Diagnosis, page: Page, verbose: bool) -> None:
     for title, verdicts in _GROUPS:
         group = [f for f in diagnosis.findings if f.verdict in verdicts and f.error is None]
         if group:
-            _section(console, title)
+            page.section(title)
             for finding in group:
-                _finding(console, finding, brief=finding.verdict is Verdict.REFUTED and not verbose, verbose=verbose)
-    _section(console, "Not checked")
+                _finding(page, finding, brief=finding.verdict is Verdict.REFUTED and not verbose, verbose=verbose)
+    page.section("Not checked")
     for finding in diagnosis.findings:
         if finding.error is not None:
-            console.print(Padding(Text(f"{finding.name}: the rule failed: {finding.error}", style="red"), (0, 0, 0, 2)))
-    console.print(Padding(Text(f"no rule in this version: {', '.join(NOT_CHECKED)}", style="dim"), (0, 0, 0, 2)))
+            page.line(f"{finding.name}: the rule failed: {finding.error}", indent=2, hanging=2, style="bad")
+    page.line(f"no rule in this version: {', '.join(NOT_CHECKED)}", indent=2, style="dim")
 
 
-def _finding(console: Console, finding: Finding, *, brief: bool, verbose: bool) -> None:
-    console.print(Padding(Text(finding.name, style=_STYLES[finding.verdict]), (0, 0, 0, 2)))
-    evidence: Iterable[Evidence] = finding.judgement.evidence
+def _finding(page: Page, finding: Finding, *, brief: bool, verbose: bool) -> None:
+    page.line(finding.name, indent=2, style=_STYLES[finding.verdict])
+    evidence = finding.judgement.evidence
     if brief:
-        # The fact that refutes it: the last one against.
-        against = [item for item in finding.judgement.evidence if item.stance is Stance.AGAINST]
-        evidence = against[-1:] or finding.judgement.evidence[-1:]
+        # What refutes it; the rest is one --verbose away.
+        evidence = tuple(item for item in evidence if item.stance is Stance.AGAINST)[-2:]
     for item in evidence:
         text = f"{_MARKS[item.stance]} {item.text}"
         if verbose:
             samples = "" if item.samples is None else f", n={item.samples}"
             compared = f", against {item.compared_with}" if item.compared_with else ""
             text += f" [{item.source or 'derived'}{samples}{compared}]"
-        console.print(Padding(Text(text), (0, 0, 0, 4)))
+        page.line(text, indent=4, hanging=2)
     for missing in finding.judgement.missing:
-        console.print(Padding(Text(f"? lacks {missing.measurement}: {missing.decides}"), (0, 0, 0, 4)))
-        console.print(Padding(Text(f"$ {missing.command}", style="dim"), (0, 0, 0, 6)))
+        page.line(f"? lacks {missing.measurement}: {missing.decides}", indent=4, hanging=2)
+        page.line(f"$ {missing.command}", indent=6, hanging=2, style="dim")
 
 
-def _protocol(diagnosis: Diagnosis, console: Console) -> None:
-    _section(console, "Protocol: the four measurements")
+def _protocol(diagnosis: Diagnosis, page: Page) -> None:
+    page.section("Protocol: the four measurements")
     for item in diagnosis.protocol:
-        console.print(Padding(Text(f"[{'x' if item.done else ' '}] {item.name}: {item.found}"), (0, 0, 0, 2)))
+        page.line(f"[{'x' if item.done else ' '}] {item.name}: {item.found}", indent=2, hanging=4)
         if not item.done:
-            console.print(Padding(Text(f"$ {item.command}", style="dim"), (0, 0, 0, 6)))
+            page.line(f"$ {item.command}", indent=6, hanging=2, style="dim")
 
 
-def _decision(diagnosis: Diagnosis, console: Console) -> None:
+def _decision(diagnosis: Diagnosis, page: Page) -> None:
     decision = diagnosis.decision
-    _section(console, f"Decision: {decision.kind.value}")
-    console.print(Padding(Text(decision.summary), (0, 0, 0, 2)))
+    page.section(f"Decision: {decision.kind.value}")
+    page.line(decision.summary, indent=2)
     for number, step in enumerate(decision.steps, 1):
-        console.print(Padding(Text(f"{number}. {step}"), (0, 0, 0, 2)))
+        page.line(f"{number}. {step}", indent=2, hanging=3)
     if decision.trade:
-        console.print(Padding(Text(f"Trade: {decision.trade}."), (0, 0, 0, 2)))
+        page.line(f"Trade: {decision.trade}.", indent=2)

@@ -14,9 +14,10 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 _WORDS = (
-    "queue block token budget stream cache prompt decode batch kernel memory step lock trace engine request answer "
-    "window signal cause measure compare night pager graph quiet river stone paper silver garden winter letter"
-).split()
+    "queue", "block", "token", "budget", "stream", "cache", "prompt", "decode", "batch", "kernel", "memory", "step",
+    "lock", "trace", "engine", "request", "answer", "window", "signal", "cause", "measure", "compare", "night", "pager",
+    "graph", "quiet", "river", "stone", "paper", "silver", "garden", "winter", "letter",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -53,20 +54,26 @@ class Load:
         every_seconds: float = 0.0,
         seed: int = 1,
     ) -> None:
-        self._url = url + "/v1/completions"
+        self._base = url
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._seed = seed
+        self._model = ""
         self.outcomes: list[Outcome] = []
         # One connection per thread that may be in flight: long prompts can pile up on a slow server.
-        self._pool = urllib3.PoolManager(maxsize=streams + 32, retries=False, timeout=urllib3.Timeout(connect=5, read=120))
+        self._pool = urllib3.PoolManager(
+            maxsize=streams + 32, retries=False, timeout=urllib3.Timeout(connect=5, read=120)
+        )
         self._threads = [
-            threading.Thread(target=self._stream, args=(number, stream_tokens), daemon=True) for number in range(streams)
+            threading.Thread(target=self._stream, args=(number, stream_tokens), daemon=True)
+            for number in range(streams)
         ]
         if long_words:
             self._threads.append(threading.Thread(target=self._arrivals, args=(long_words, every_seconds), daemon=True))
 
     def __enter__(self) -> "Load":
+        models = self._pool.request("GET", self._base + "/v1/models").json()
+        self._model = models["data"][0]["id"]
         for thread in self._threads:
             thread.start()
         return self
@@ -111,9 +118,9 @@ class Load:
         outcome = Outcome(label, time.monotonic())
         with self._lock:
             self.outcomes.append(outcome)
-        body = {"model": "", "prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0}
+        body = {"model": self._model, "prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True}
         try:
-            response = self._pool.request("POST", self._url, json=body, preload_content=False)
+            response = self._pool.request("POST", self._base + "/v1/completions", json=body, preload_content=False)
             try:
                 if response.status != 200:
                     outcome.error = f"HTTP {response.status}: {response.read(200)!r}"
