@@ -150,7 +150,7 @@ def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
     model = case.analysis.model
     if model is not None and model.slowdown >= policy.contended_slowdown:
         warnings.append(
-            f"the engine's thread runs {percent(1 / model.slowdown)} of the time in ordinary decode steps: the machine is contended"
+            f"the machine is contended: the engine's thread runs {percent(1 / model.slowdown)} of the time in plain decode steps"
         )
     if excess is not None and case.itl_moved():
         if excess.share("other") > policy.incomplete_other_share:
