@@ -143,8 +143,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     if missing:
         raise ModelError(f"GGUF metadata lacks tokenizer.ggml.{missing[0]}")
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
-    backend = Backend(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
+    vocab = {token: index for index, token in enumerate(tokens)}
+    backend = Backend(models.BPE(vocab, [_split_merge(merge, vocab) for merge in metadata["tokenizer.ggml.merges"]]))
     backend.pre_tokenizer = _gguf_pre_tokenizer(str(metadata.get("tokenizer.ggml.pre", "default")))
     backend.decoder = decoders.ByteLevel()
     kinds = zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True)
@@ -167,6 +167,14 @@ def byte_level_tokenizer() -> Tokenizer:
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in BYTE_LEVEL_SPECIALS])
     end_of_text, _, end_of_turn = range(256, 259)
     return Tokenizer(backend, bos_id=end_of_text, eos_ids=(end_of_text, end_of_turn))
+
+
+def _split_merge(merge: str, vocab: Mapping[str, int]) -> tuple[str, str]:
+    # Checked here: the library answers an unknown token with a bare Exception or a panic.
+    left, _, right = merge.partition(" ")
+    if left not in vocab or right not in vocab or left + right not in vocab:
+        raise ModelError(f"GGUF merge {merge!r} names a token that is not in the vocabulary")
+    return left, right
 
 
 def _gguf_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:

@@ -3,13 +3,11 @@
 import re
 from pathlib import Path
 
-import numpy as np
-import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from torch import Tensor
 
 from engine.errors import ModelError
 from engine.model.config import ModelConfig, config_from_gguf
+from engine.model.gguf_dequantise import dequantise
 from engine.model.gguf_file import GgufFile, TensorInfo
 
 _NAMES = {
@@ -60,17 +58,10 @@ class GgufSource:
         return config_from_gguf(self.metadata, vocab_size=vocab_size, tie_embeddings="output.weight" not in tensors)
 
     def _dequantise(self, name: str, info: TensorInfo) -> Tensor:
-        """float32 (or the file's own float type), copied out of the read-only map."""
         try:
-            kind = GGMLQuantizationType(info.type_id)
-            block_size, block_bytes = GGML_QUANT_SIZES[kind]
-            row_bytes = info.shape[-1] // block_size * block_bytes
-            num_bytes = row_bytes * int(np.prod(info.shape[:-1]))
-            raw = np.frombuffer(self._file.data, dtype=np.uint8, offset=info.offset, count=num_bytes)
-            values = dequantize(raw.reshape(*info.shape[:-1], row_bytes), kind)
+            return dequantise(self._file.data, info)
         except (ValueError, KeyError, NotImplementedError) as error:
             raise ModelError(f"{self._file.path}: tensor {name} cannot be read: {error}") from error
-        return torch.from_numpy(np.array(values).reshape(info.shape))
 
 
 def _gguf_name(name: str) -> str:

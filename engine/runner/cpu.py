@@ -29,7 +29,7 @@ class CpuRunner:
         self._attention: TorchPagedAttention | None = None
         self._timer = LapTimer()
         self._geometry = geometry_of(model)
-        self._bandwidth = host.measure_read_bandwidth()
+        self._bandwidth = host.measure_read_bandwidth(self._threads)
 
     @property
     def geometry(self) -> ModelGeometry:

@@ -1,5 +1,6 @@
 """What this machine offers an engine that runs on its CPU: memory limit, name, read bandwidth."""
 
+import functools
 import os
 import platform
 from pathlib import Path
@@ -42,12 +43,14 @@ def set_threads(threads: int | None) -> int:
     return torch.get_num_threads()
 
 
-def measure_read_bandwidth() -> float:
-    """Bytes per second of streaming reads by torch's current threads, over a buffer that no cache can hold.
+@functools.cache
+def measure_read_bandwidth(threads: int) -> float:
+    """Bytes per second of streaming reads by `threads` threads, which must be in force; measured once per process.
 
-    The work is a matrix-vector product, which is what a single-sequence decode step does with the weights. Best of the
-    passes that fit into the time: the ceiling is wanted, not the average under load.
+    The buffer is larger than the last-level cache. The work is a matrix-vector product, which is what a decode step of
+    one sequence does with the weights. Best of the passes that fit into the time: a ceiling is wanted, not an average.
     """
+    assert torch.get_num_threads() == threads
     columns = 1024
     num_bytes = min(max(_MIN_BUFFER_BYTES, 4 * _llc_bytes()), _MAX_BUFFER_BYTES)
     matrix = torch.ones((num_bytes // (4 * columns), columns))
