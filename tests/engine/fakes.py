@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from threading import Event
 from time import perf_counter_ns, sleep
+from typing import Any
 
 from engine.config import SchedulerConfig
 from engine.core import EngineCore, TokenOutput
@@ -26,7 +27,7 @@ class FakeRunner:
     bandwidth_bytes_per_second = None
     geometry = ModelGeometry("fake", 1, 1, 1, 1, 1, 1, VOCAB_SIZE, 4096, 1, 1, 8, "float32")
 
-    def __init__(self, before: Callable[[BatchPlan], None] | None = None, seconds: float = 0.0) -> None:
+    def __init__(self, before: Callable[[BatchPlan], object] | None = None, seconds: float = 0.0) -> None:
         self.before = before
         self.seconds = seconds
         self.plans: list[BatchPlan] = []
@@ -81,12 +82,22 @@ class Harness:
 
 
 def make_config(**limits: int) -> SchedulerConfig:
-    values = {"max_batched_tokens": 64, "max_sequences": 8, "block_size": 4, "kv_blocks": 64, "max_model_len": 256}
+    values: dict[str, Any] = {
+        "max_batched_tokens": 64,
+        "max_sequences": 8,
+        "block_size": 4,
+        "kv_blocks": 64,
+        "max_model_len": 256,
+    }
     return SchedulerConfig(**(values | limits))
 
 
 def make_request(
-    name: str = "r", prompt: Iterable[int] = (1, 2, 3), max_tokens: int = 4, ignore_eos: bool = False, arrival_ns: int | None = None
+    name: str = "r",
+    prompt: Iterable[int] = (1, 2, 3),
+    max_tokens: int = 4,
+    ignore_eos: bool = False,
+    arrival_ns: int | None = None,
 ) -> Request:
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
     return Request(name, list(prompt), params, perf_counter_ns() if arrival_ns is None else arrival_ns)

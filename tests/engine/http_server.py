@@ -84,8 +84,10 @@ class Client:
 
 
 @contextmanager
-def http_server(runner: FakeRunner | None = None, admin: bool = True, **limits: int) -> Iterator[tuple[Client, Harness]]:
-    values = {"kv_blocks": 256, "block_size": 16, "max_model_len": 2048, "max_batched_tokens": 512}
+def http_server(
+    runner: FakeRunner | None = None, admin: bool = True, **limits: int
+) -> Iterator[tuple[Client, Harness]]:
+    values: dict[str, Any] = {"kv_blocks": 256, "block_size": 16, "max_model_len": 2048, "max_batched_tokens": 512}
     harness = Harness(runner, **(values | limits))
     engine = make_thread(harness)
     context = ServerContext(
@@ -100,7 +102,9 @@ def http_server(runner: FakeRunner | None = None, admin: bool = True, **limits: 
         version="1",
         admin_token=ADMIN_TOKEN.encode() if admin else None,
     )
-    config = uvicorn.Config(build_app(context), lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        build_app(context), lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=2
+    )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))

@@ -14,7 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-c", "from engine.server.command import serve; serve()")
-READY = re.compile(r"stallscope engine ready on (http://\S+) \(model (\S+), (\d+) blocks x (\d+) tokens, budget (\d+)\)")
+READY = re.compile(
+    r"stallscope engine ready on (http://\S+) \(model (\S+), (\d+) blocks x (\d+) tokens, budget (\d+)\)"
+)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,12 @@ def test_without_a_token_file_there_is_no_admin_surface():
 def test_a_wrong_token_changes_nothing(client: Client):
     before = state(client)
     for verb in VERBS:
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"}, {"Authorization": "s3cret"}):
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "Basic s3cret"},
+            {"Authorization": "s3cret"},
+        ):
             status, answer = client.post(f"/admin/{verb}", {"max_batched_tokens": 1, "enabled": False}, **headers)
             assert (status, answer["error"]["code"]) == (401, "invalid_admin_token")
     assert client.get("/admin/state")[0] == 401

@@ -134,7 +134,12 @@ def test_waiting_for_the_lock_is_booked_as_lock_wait():
 
 def test_the_lock_is_free_during_the_forward_pass():
     free = []
-    harness = Harness(FakeRunner(lambda _: free.append(harness.lock.raw.acquire(blocking=False)) or harness.lock.raw.release()))
+
+    def look(_: BatchPlan) -> None:
+        free.append(harness.lock.raw.acquire(blocking=False))
+        harness.lock.raw.release()
+
+    harness = Harness(FakeRunner(look))
     harness.add(make_request(max_tokens=2))
     harness.run()
     assert free == [True, True]
@@ -149,7 +154,9 @@ def test_the_lock_is_free_during_the_forward_pass():
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."), "oom"),
     ],
 )
-def test_a_failing_forward_pass_costs_only_its_own_requests(error: Exception, kind: str, caplog: pytest.LogCaptureFixture):
+def test_a_failing_forward_pass_costs_only_its_own_requests(
+    error: Exception, kind: str, caplog: pytest.LogCaptureFixture
+):
     def fail_once(_: BatchPlan) -> None:
         harness.runner.before = None
         raise error

@@ -55,7 +55,7 @@ def test_a_chat(client: Client):
 
 def test_a_chat_without_a_limit_may_fill_the_context(client: Client):
     body = {"messages": [{"role": "user", "content": "a"}], "stop": "z"}
-    status, answer = client.post("/v1/chat/completions", body)
+    _, answer = client.post("/v1/chat/completions", body)
     assert answer["choices"][0]["message"]["content"] == "bcdefghijklmnopqrstuvwxy"
     assert answer["choices"][0]["finish_reason"] == "stop"
 
@@ -85,7 +85,9 @@ def test_chat_events_come_in_order(client: Client):
 
 def test_the_second_identical_prompt_is_cached(client: Client):
     body = {"prompt": "the second identical prompt " * 3, "max_tokens": 1}
-    hits = [client.post("/v1/completions", body)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
+    hits = [
+        client.post("/v1/completions", body)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)
+    ]
     assert hits == [0, 80]
     salted = client.post("/v1/completions", body | {"cache_salt": "tenant"})[1]
     assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0

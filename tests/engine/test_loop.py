@@ -184,7 +184,7 @@ def test_broken_books_kill_the_engine_loudly(caplog: pytest.LogCaptureFixture, m
 
 def test_fail_all_answers_every_open_request():
     gate = Event()
-    with running(Harness(FakeRunner(lambda _: gate.wait(5) and None))) as engine:
+    with running(Harness(FakeRunner(lambda _: gate.wait(5)))) as engine:
         sink = CollectingSink()
         engine.submit(make_request(), sink)
         engine.fail_all()

@@ -77,14 +77,13 @@ def test_sigterm_under_endless_load_exits_0_within_the_timeout():
 
 
 def test_a_second_signal_stops_at_once():
-    with serving("--model", "tiny", "--drain-timeout", "60") as server:
-        with open_stream(server, 8000):
-            server.send(signal.SIGINT)
-            time.sleep(0.3)
-            start = time.monotonic()
-            server.send(signal.SIGINT)
-            assert server.wait(15) == 1
-            assert time.monotonic() - start < 10
+    with serving("--model", "tiny", "--drain-timeout", "60") as server, open_stream(server, 8000):
+        server.send(signal.SIGINT)
+        time.sleep(0.3)
+        start = time.monotonic()
+        server.send(signal.SIGINT)
+        assert server.wait(15) == 1
+        assert time.monotonic() - start < 10
 
 
 def test_a_port_in_use_is_one_line_and_exit_2(tmp_path: Path):

@@ -90,7 +90,13 @@ def test_fields_that_ask_for_nothing_are_accepted():
 
 def test_an_answer_can_be_sent_back_as_history():
     answer = {"role": "assistant", "content": "hi", "refusal": None, "tool_calls": None, "annotations": None}
-    body = chat(messages=[*HELLO, answer, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])
+    body = chat(
+        messages=[
+            *HELLO,
+            answer,
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        ]
+    )
     assert [message.as_template() for message in body.messages][1:] == [
         {"role": "assistant", "content": "hi"},
         {"role": "user", "content": "ab"},
