@@ -61,6 +61,7 @@ class CpuRunner:
             head_dim=config.head_dim,
             num_blocks=num_blocks,
             block_size=block_size,
+            max_position=config.max_position,
             dtype=self._decoder.weights.dtype,
         )
 
