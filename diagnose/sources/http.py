@@ -79,7 +79,9 @@ class Endpoint:
         if isinstance(cause, NameResolutionError):
             return "the host name does not resolve"
         if isinstance(cause, NewConnectionError):  # before its base class, ConnectTimeoutError
-            return "connection refused: nothing listens there" if "refused" in str(cause) else f"cannot connect ({cause})"
+            return (
+                "connection refused: nothing listens there" if "refused" in str(cause) else f"cannot connect ({cause})"
+            )
         if isinstance(cause, ConnectTimeoutError | ReadTimeoutError):
             return f"no answer within {self._timeout:g} s"
         if isinstance(cause, SSLError):

@@ -66,7 +66,9 @@ def test_record_under_load_then_diagnose_the_file(tmp_path: Path):
     diagnosis = json.loads(out)
     assert diagnosis["target"] == url
     assert diagnosis["windows"]["incident"]["steps"] > 50
-    assert diagnosis["account"]["p99"]["total_seconds"] == pytest.approx(sum(diagnosis["account"]["p99"]["parts"].values()))
+    assert diagnosis["account"]["p99"]["total_seconds"] == pytest.approx(
+        sum(diagnosis["account"]["p99"]["parts"].values())
+    )
     assert diagnosis["symptom"]["median_shift"] == 1.0, "against itself nothing can have shifted"
 
 
