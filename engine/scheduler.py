@@ -7,7 +7,7 @@ it fits beside what started before; and when a decode finds no block, the younge
 oldest one always goes on.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -220,7 +220,7 @@ class Scheduler:
                     self._prefixes.index_full_blocks(request)
             else:
                 self._prefills.remove(request)
-                insort(self._decodes, request, key=arrival)
+                self._decodes.append(request)  # it was the youngest that runs
             request.output_token_ids.append(token_id)
             request.last_token_ns = now_ns
             if request.first_token_ns is None:
@@ -348,8 +348,8 @@ class Scheduler:
                 return self._waiting.defer(step, self._spent_by(step), 0)
             if self.num_running >= self.config.max_sequences:
                 return self._waiting.defer(step, DeferralReason.SEQUENCES, budget)
-            # What was just preempted must not take back at once the blocks for which it had to go.
-            plan = None if step.preempted else self._prefixes.plan(request, available, self.config.enable_prefix_cache)
+            # A victim that may now share where it held its own copy could come back in the step that preempted it.
+            plan = None if step.preempted else self._prefixes.plan(request, available, self.prefix_cache_enabled)
             if plan is None:
                 return self._waiting.defer(step, DeferralReason.BLOCKS, available)
             self._start(step, request, plan)

@@ -171,6 +171,28 @@ def test_a_prompt_starts_only_when_all_of_it_fits_beside_what_was_promised():
     assert [(chunk.request, chunk.num_tokens) for chunk in run_step(scheduler).prefills] == [(second, 80)]
 
 
+def test_nobody_overtakes_a_prompt_that_waits_for_its_blocks():
+    """A decode older than the half-computed prompt took what was promised to it; a short prompt would still fit."""
+    scheduler = make_scheduler(kv_blocks=8, block_size=4, max_batched_tokens=5)
+    start_decodes(scheduler, 1, prompt=4, max_tokens=20)
+    prompt, short = make_request("prompt", 20, max_tokens=1), make_request("short", 4, max_tokens=1, first=500)
+    scheduler.add(prompt)
+    run_step(scheduler)
+    scheduler.set_limits(max_batched_tokens=1)
+    run_steps(scheduler, 8)
+    scheduler.add(short)
+    scheduler.set_limits(max_batched_tokens=100)
+    step = run_step(scheduler)
+    assert scheduler.census().active == 5
+    assert [(one.request, one.reason, one.available) for one in step.deferred] == [
+        (prompt, DeferralReason.BLOCKS, 3),
+        (short, DeferralReason.BLOCKS, 0),
+    ]
+    for _ in run_until_idle(scheduler):
+        pass
+    assert prompt.num_preemptions == 0
+
+
 def test_reclaimable_hits_count_as_need():
     """Four of the eight blocks are a hit, but three others are in use: a fifth one cannot be had beside them."""
     scheduler = make_scheduler(kv_blocks=8)

@@ -121,6 +121,7 @@ class World:
         assert step.num_deferred == len(self.scheduler.requests) - len(scheduled)
         assert len(step.deferred) == step.num_deferred or self.scheduler.num_waiting > LISTED_WAITING
         assert {id(one.request) for one in scheduled}.isdisjoint(id(one.request) for one in step.deferred)
+        assert {id(one.request) for one in scheduled}.isdisjoint(map(id, step.preempted))
         assert all(one.available >= 0 for one in step.deferred)
         assert all(one.request.deferral is None and one.request.deferred_steps == 0 for one in scheduled)
         assert all(one.request.deferral == one.reason and one.request.deferred_steps > 0 for one in step.deferred)
