@@ -11,14 +11,15 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from diagnose.commands.diagnose import judge, show
+from diagnose.comparison import compare
 from diagnose.diagnosis import Diagnosis
 from diagnose.observation import Observation, observe
-from diagnose.report.terminal import bounds_text
+from diagnose.report.comparison_table import comparison_lines
 from diagnose.sources.clock import SystemClock
 from diagnose.sources.http import Endpoint
 from diagnose.sources.live import Watch
 from diagnose.stats import median
-from diagnose.units import percent, seconds
+from diagnose.units import seconds
 from diagnose.verdict import Verdict
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.load import Load
@@ -33,6 +34,8 @@ class Plan:
     """Sizes of the interference demo: chosen so that a CPU that serves five to ten tokens per second shows it."""
 
     streams: int = 4
+    stream_tokens: int = 1000
+    """Longer than a window on such a CPU: a stream that ends asks again at the server's pace, which no longer matches."""
     long_words: int = 330
     """About 450 tokens: one chunk under the large budget, several under the small one."""
     every_seconds: float = 6.0
@@ -136,7 +139,13 @@ def _reservation(model: str, threads: int, tell: Story) -> bool:
 def _measure(url: str, length: float, plan: Plan, *, disturbed: bool) -> tuple[Observation, list[float]]:
     """One window under load; also the clients' times to first token of the long prompts."""
     long_words = plan.long_words if disturbed else 0
-    with Load(url, streams=plan.streams, long_words=long_words, every_seconds=plan.every_seconds) as load:
+    with Load(
+        url,
+        streams=plan.streams,
+        stream_tokens=plan.stream_tokens,
+        long_words=long_words,
+        every_seconds=plan.every_seconds,
+    ) as load:
         time.sleep(_SETTLE_SECONDS)
         watch = Watch(Endpoint(url, timeout_seconds=30.0), SystemClock())
         observation = observe(url, watch.run(length, 1.0))
@@ -163,44 +172,19 @@ def _admin(engine: EngineProcess, path: str, body: dict[str, int]) -> dict[str, 
 def side_by_side(
     first: Diagnosis, second: Diagnosis, first_ttft: list[float], second_ttft: list[float], plan: Plan
 ) -> list[str]:
-    """The table of both windows, and in words what the trade was."""
-
-    def row(name: str, low: str, high: str) -> str:
-        return f"   {name:<22}{low:>14}{high:>14}"
-
+    """Both windows under the rules of a comparison, with what the clients of the long prompts saw."""
+    comparison = compare(first.case.incident, second.case.incident, first.case.policy)
+    labels = (f"budget {plan.budget}", f"budget {plan.smaller_budget}")
     rows = [
-        row("", f"budget {plan.budget}", f"budget {plan.smaller_budget}"),
-        *(row(f"ITL p{q * 100:g}", _itl(first, q), _itl(second, q)) for q in (0.5, 0.95, 0.99)),
-        row(
-            "stalls, share of time", percent(first.case.stall_share() or 0.0), percent(second.case.stall_share() or 0.0)
-        ),
-        row("long prompts TTFT p50", _median(first_ttft), _median(second_ttft)),
-        row("long prompts answered", str(len(first_ttft)), str(len(second_ttft))),
+        *comparison_lines(comparison, *labels),
+        "",
+        "by the clients' clocks:",
+        f"{'long p. TTFT':<14}{_median(first_ttft):>18}{_median(second_ttft):>18}   (p50)",
+        f"{'long p. n':<14}{len(first_ttft):>18}{len(second_ttft):>18}   (answered)",
+        "",
+        *comparison.reading(),
     ]
-    return [*rows, "", *_trade(first, second, first_ttft, second_ttft)]
-
-
-def _trade(first: Diagnosis, second: Diagnosis, first_ttft: list[float], second_ttft: list[float]) -> list[str]:
-    itl = (
-        first.case.incident.latency("inter_token_latency", 0.99),
-        second.case.incident.latency("inter_token_latency", 0.99),
-    )
-    if itl[0] is None or itl[1] is None or not first_ttft or not second_ttft:
-        return ["   Too few samples on one side to state the trade."]
-    gain = itl[1][0].high / itl[0][0].high
-    cost = median(second_ttft) / median(first_ttft)
-    direction = "shorter" if gain < 1 else "longer"
-    paid = "paid with a later" if cost > 1 else "and not paid with a later"
-    return [
-        f"   Trade: p99 ITL is {gain:.2f}x ({direction} stalls), {paid} first token of long prompts ({cost:.2f}x).",
-        "   One pair of windows shows a direction. It confirms nothing: a cause is confirmed by paired blocks",
-        "   in random order under a matched load.",
-    ]
-
-
-def _itl(diagnosis: Diagnosis, q: float) -> str:
-    found = diagnosis.case.incident.latency("inter_token_latency", q)
-    return "not observed" if found is None else bounds_text(found[0])
+    return [f"   {line}".rstrip() for line in rows]
 
 
 def _median(values: list[float]) -> str:
