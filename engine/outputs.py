@@ -36,11 +36,12 @@ class StopMatcher:
         if not self._stop:
             return text
         pending = self._held + text
-        found = [at for stop in self._stop if (at := pending.find(stop)) >= 0]
+        # The one that is complete first, so that the answer does not depend on how the text was cut into tokens.
+        found = [(at + len(stop), at) for stop in self._stop if (at := pending.find(stop)) >= 0]
         if found:
             self.stopped = True
             self._held = ""
-            return pending[: min(found)]
+            return pending[: min(found)[1]]
         keep = max(_overlap(pending, stop) for stop in self._stop)
         self._held = pending[len(pending) - keep :]
         return pending[: len(pending) - keep]

@@ -116,6 +116,7 @@ class ChatBody(Common, kw_only=True):
     reasoning_effort: str | None = None
     verbosity: str | None = None
     web_search_options: dict[str, Any] | None = None
+    moderation: dict[str, Any] | None = None
     service_tier: str | None = None
     store: bool | None = None
     # Labels.
@@ -123,6 +124,7 @@ class ChatBody(Common, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -146,6 +148,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "web_search_options": (),
+    "moderation": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
 }

@@ -1,0 +1,118 @@
+"""The official OpenAI client against a real server process."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.engine.serving import Serving, serving
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving("--model", "tiny", "--kv-blocks", "128") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Serving) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=30) as made:
+        yield made
+
+
+def test_models(client: Any):
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "stallscope"
+
+
+def test_a_completion(client: Any):
+    answers = [
+        client.completions.create(
+            model="tiny", prompt="hello " * 10, max_tokens=6, temperature=0, extra_body={"ignore_eos": True}
+        )
+        for _ in range(2)
+    ]
+    assert answers[0].choices[0].text == answers[1].choices[0].text
+    assert answers[0].choices[0].finish_reason == "length"
+    usages = [answer.usage for answer in answers]
+    assert all(usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (60, 6) for usage in usages)
+    details = [usage.prompt_tokens_details for usage in usages if usage is not None]
+    assert [detail and detail.cached_tokens for detail in details] == [0, 48]
+
+
+def test_a_streamed_completion_equals_the_whole_one(client: Any):
+    def ask(**more: Any):
+        return client.completions.create(
+            model="tiny", prompt="stream", max_tokens=12, temperature=0, extra_body={"ignore_eos": True}, **more
+        )
+
+    with ask(stream=True, stream_options={"include_usage": True}) as stream:
+        chunks = list(stream)
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == ask().choices[0].text
+    assert chunks[-1].usage.completion_tokens == 12
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-1] == "length"
+
+
+def test_a_chat(client: Any):
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+
+    def ask(**more: Any):
+        return client.chat.completions.create(
+            model="tiny",
+            messages=messages,
+            max_tokens=12,
+            temperature=0,
+            seed=7,
+            extra_body={"ignore_eos": True},
+            **more,
+        )
+
+    whole = ask()
+    assert whole.choices[0].message.role == "assistant"
+    with ask(stream=True, stream_options={"include_usage": True}) as stream:
+        chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+
+
+def test_a_seed_makes_sampling_repeatable(client: Any):
+    def ask(seed: int) -> str:
+        answer = client.completions.create(
+            model="tiny", prompt="seed", max_tokens=16, temperature=1, top_p=0.95, seed=seed
+        )
+        return str(answer.choices[0].text)
+
+    assert ask(1) == ask(1)
+    assert len({ask(seed) for seed in range(4)}) > 1
+
+
+def test_errors_arrive_as_the_clients_own(client: Any):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="tiny", prompt="a", n=3)
+    assert refused.value.param == "n"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.completions.create(model="gpt-4", prompt="a")
+    assert unknown.value.code == "model_not_found"
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_the_real_model_knows_paris():
+    with (
+        serving("--model", "smollm2", "--kv-blocks", "128", seconds_to_ready=240) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=120) as made,
+    ):
+        client: Any = made  # the overloads of `create` are too many for keyword dictionaries
+        question = [{"role": "user", "content": "What is the capital of France?"}]
+        answer = client.chat.completions.create(model="smollm2", messages=question, max_tokens=24, temperature=0)
+        assert "Paris" in answer.choices[0].message.content
+        assert answer.choices[0].finish_reason == "stop"
+        with client.chat.completions.create(
+            model="smollm2", messages=question, max_tokens=24, temperature=0, stream=True
+        ) as stream:
+            pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+        assert "".join(pieces) == answer.choices[0].message.content
+        assert len([piece for piece in pieces if piece]) > 3

@@ -1,0 +1,130 @@
+"""The ring and the counters: nothing is lost silently, and readers do not rob each other."""
+
+import threading
+
+import pytest
+
+from probes.recorder import DecodeFloor, RingRecorder
+from probes.records import StepKind
+from tests.probes.records import make_record
+
+
+def filled(count: int, capacity: int = 8) -> RingRecorder:
+    recorder = RingRecorder(capacity)
+    for step_id in range(count):
+        recorder.on_step(make_record(step_id))
+    return recorder
+
+
+def test_a_reader_that_keeps_up_gets_everything_once():
+    recorder = filled(5)
+    first = recorder.steps_since(0)
+    assert [record.step_id for record in first.records] == [0, 1, 2, 3, 4]
+    assert (first.next_id, first.lost) == (5, 0)
+    recorder.on_step(make_record(5))
+    again = recorder.steps_since(first.next_id)
+    assert [record.step_id for record in again.records] == [5]
+    assert recorder.steps_since(again.next_id) == ([], 6, 0)
+
+
+def test_a_late_reader_is_told_what_it_lost():
+    recorder = filled(20)
+    late = recorder.steps_since(3)
+    assert [record.step_id for record in late.records] == list(range(12, 20))
+    assert late.lost == 9
+    assert recorder.steps_since(0).lost == 12
+    assert recorder.steps_since(-5).lost == 12
+
+
+def test_two_readers_do_not_rob_each_other():
+    recorder = filled(6)
+    one, other = recorder.steps_since(2), recorder.steps_since(2)
+    assert one == other
+    assert [record.step_id for record in recorder.steps_since(0).records] == list(range(6))
+
+
+def test_a_limit_cuts_the_slice_and_names_where_to_go_on():
+    recorder = filled(20)
+    collected, since, lost = [], 0, 0
+    while True:
+        piece = recorder.steps_since(since, limit=3)
+        if not piece.records:
+            break
+        collected += [record.step_id for record in piece.records]
+        since, lost = piece.next_id, lost + piece.lost
+    assert collected == list(range(12, 20))
+    assert lost == 12
+
+
+def test_a_reader_ahead_of_the_engine_gets_nothing():
+    """Its cursor is of an earlier engine: it is told where this one stands."""
+    assert filled(3).steps_since(100) == ([], 3, 0)
+
+
+def test_reading_beside_the_writer_never_tears():
+    recorder = RingRecorder(16)
+    stop = threading.Event()
+
+    def write() -> None:
+        for step_id in range(20_000):
+            recorder.on_step(make_record(step_id))
+        stop.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    since = seen = lost = 0
+    while not stop.is_set() or since < recorder.next_id:
+        piece = recorder.steps_since(since)
+        ids = [record.step_id for record in piece.records]
+        assert ids == sorted(set(ids))
+        assert all(since <= step_id < piece.next_id for step_id in ids)
+        seen, lost, since = seen + len(ids), lost + piece.lost, piece.next_id
+    thread.join()
+    assert seen + lost == 20_000
+
+
+def test_counters_add_up():
+    recorder = RingRecorder()
+    recorder.on_step(make_record(0, kind=StepKind.PREFILL, num_decode_seqs=0, prefill_tokens=9, emitted_tokens=1))
+    recorder.on_step(make_record(1, num_decode_seqs=2, emitted_tokens=2, num_regular_gaps=2, evicted_blocks=3))
+    recorder.on_step(make_record(2, emitted_tokens=1, late_gaps_ns=(5_000_000_000,), num_preempted=1, host_gap_ns=7))
+    recorder.on_step(make_record(3, deferral="kv_blocks", num_deferred=4))
+    counters = recorder.counters
+    assert dict(counters.tokens) == {"prefill": 9, "recompute": 0, "cached": 0, "decode": 5}
+    assert (counters.evictions, counters.preemptions) == (3, 1)
+    assert counters.inter_token_latency.count == 3
+    assert counters.host_gap.count == 1
+    assert dict(counters.deferrals) == {"kv_blocks": 4}
+    assert counters.step_duration[StepKind.PREFILL].count == 1
+    assert counters.step_duration[StepKind.DECODE].count == 3
+    assert counters.stall_ns["preemption_or_deferral", "some"] == 5_000_000_000
+
+
+def test_prefill_beside_decodes_is_a_stall_by_what_exceeds_the_floor():
+    recorder = RingRecorder()
+    recorder.on_step(make_record(0, num_decode_seqs=4, forward_ns=10_000_000, sample_ns=0))
+    recorder.on_step(make_record(1, kind=StepKind.MIXED, num_decode_seqs=4, forward_ns=110_000_000, sample_ns=0))
+    stall = recorder.counters.stall_ns
+    assert stall["prefill", "some"] == stall["prefill", "full"] == 100_000_000
+
+
+def test_one_disturbed_step_hardly_moves_the_floor():
+    floor = DecodeFloor()
+    assert floor.of(4) is None
+    for _ in range(10):
+        floor.learn(4, 10_000_000)
+    floor.learn(4, 1_000_000_000)
+    assert floor.of(4) == pytest.approx(11_000_000)
+    assert floor.of(1000) == floor.of(4)
+
+
+def test_a_fault_of_the_probe_is_counted_and_not_raised():
+    recorder = RingRecorder()
+    recorder.on_step(make_record(0)._replace(kind="no such kind"))  # type: ignore[arg-type]
+    assert recorder.counters.probe_errors == 1
+    assert recorder.next_id == 1
+
+
+def test_a_ring_needs_room():
+    with pytest.raises(ValueError, match="0"):
+        RingRecorder(0)

@@ -1,0 +1,86 @@
+"""The wheel, installed in a fresh environment, is whole and light."""
+
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("engine", "probes", "diagnose", "dashboard", "runbooks")
+MAX_DISTRIBUTIONS = 22
+MAX_MEBIBYTES = 18
+RECORDING = ROOT / "tests" / "data" / "interference.rec"
+
+
+def run(*command: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=280, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    built = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "-w", target, ROOT, cwd=target)
+    assert built.returncode == 0, built.stderr
+    return next(target.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh venv with the base install; its working directory is far from the checkout."""
+    home = tmp_path_factory.mktemp("fresh")
+    venv.create(home / "venv", with_pip=True)
+    installed = run(home / "venv/bin/pip", "install", "--quiet", wheel, cwd=home)
+    assert installed.returncode == 0, installed.stderr
+    return home
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_file_of_the_rooms(wheel: Path):
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    files = {
+        path.relative_to(ROOT).as_posix()
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert files <= inside, sorted(files - inside)
+
+
+@pytest.mark.slow
+def test_the_base_install_is_light(environment: Path):
+    site = next((environment / "venv/lib").glob("python*/site-packages"))
+    names = {d.metadata["Name"].lower() for d in distributions(path=[str(site)])} - {"pip", "setuptools"}
+    assert not names & {"torch", "numpy", "scipy", "pandas"}
+    assert len(names) <= MAX_DISTRIBUTIONS, sorted(names)
+    skipped = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "__pycache__")
+    size = sum(
+        path.stat().st_size
+        for path in site.rglob("*")
+        if path.is_file() and not any(part.startswith(skipped) for part in path.relative_to(site).parts)
+    )
+    assert size <= MAX_MEBIBYTES * 2**20, f"{size / 2**20:.1f} MiB"
+
+
+@pytest.mark.slow
+def test_the_base_install_diagnoses_a_file(environment: Path):
+    command = environment / "venv/bin/stallscope"
+    shown = run(command, "--help", cwd=environment)
+    assert shown.returncode == 0
+    assert "diagnose" in shown.stdout
+    done = run(command, "diagnose", RECORDING, cwd=environment)
+    assert done.returncode == 1, done.stderr
+    assert "prefill_interference is supported" in done.stdout
+
+
+@pytest.mark.slow
+def test_serve_without_the_engine_extra_says_what_to_install(environment: Path):
+    done = run(environment / "venv/bin/stallscope", "serve", cwd=environment)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "stallscope[engine]" in done.stderr
