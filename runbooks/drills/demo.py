@@ -27,6 +27,8 @@ from runbooks.errors import DrillError
 
 _SETTLE_SECONDS = 4.0
 """From the start of a load to the start of its measurement: first prompts are prefilled by then."""
+_IDLE_SECONDS = 60.0
+"""How long the last step of an ended load may take: a whole prompt on a slow CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def _interference(model: str, threads: int, tell: Story) -> bool:
         tell.report(first)
         tell(f"\n4. Lowering the token budget {plan.budget} -> {plan.smaller_budget} through the admin surface:")
         state = _admin(engine, "limits", {"max_batched_tokens": plan.smaller_budget})
-        _admin(engine, "prefix_cache/reset", {})  # the same prompts again, with nothing of them cached
+        _reset_prefix_cache(engine)
         tell(
             f"   it answers max_batched_tokens {state['max_batched_tokens']}. The same load again, prefix cache reset ..."
         )
@@ -154,6 +156,16 @@ def _measure(url: str, length: float, plan: Plan, *, disturbed: bool) -> tuple[O
     return observation, load.ttfts("long")
 
 
+def _reset_prefix_cache(engine: EngineProcess) -> None:
+    """The same prompts again, with nothing of them cached: what still runs would stay cached, so it is waited for."""
+    deadline = time.monotonic() + _IDLE_SECONDS
+    while (state := _admin(engine, "prefix_cache/reset", {}))["num_running"] or state["num_waiting"]:
+        if time.monotonic() >= deadline:
+            raise DrillError(f"the engine was not idle {_IDLE_SECONDS:g} s after the load had ended")
+        time.sleep(0.2)
+    _admin(engine, "prefix_cache/reset", {})  # its last step may have ended between the reset and the state above
+
+
 def _admin(engine: EngineProcess, path: str, body: dict[str, int]) -> dict[str, Any]:
     """Posts to the admin surface and gives the state it answers with."""
     headers = {"Authorization": f"Bearer {engine.admin_token}"}
@@ -178,9 +190,9 @@ def side_by_side(
     rows = [
         *comparison_lines(comparison, *labels),
         "",
-        "by the clients' clocks:",
-        f"{'long p. TTFT':<14}{_median(first_ttft):>18}{_median(second_ttft):>18}   (p50)",
-        f"{'long p. n':<14}{len(first_ttft):>18}{len(second_ttft):>18}   (answered)",
+        "Long prompts alone, by the clients' clocks:",
+        f"{'TTFT p50':<14}{_median(first_ttft):>18}{_median(second_ttft):>18}",
+        f"{'answered':<14}{len(first_ttft):>18}{len(second_ttft):>18}",
         "",
         *comparison.reading(),
     ]
