@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from diagnose.case import Case
+from diagnose.chunking import budget_trade, typical_prompt
 from diagnose.hypotheses.base import command_live
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.protocol import Measurement
@@ -124,7 +125,8 @@ def _experiment(case: Case, cause: str) -> Decision:
                 f"undo: {_set_budget(case, budget)}",
                 "repeat in random order; one pair shows a direction, six pairs can show p < 0.05",
             ),
-            "a smaller chunk shortens the stalls and delays the first token: read ITL and TTFT side by side",
+            "a smaller chunk shortens the stalls and delays the first token: read ITL and TTFT side by side"
+            + _predicted_steps(case, int(budget), smaller),
         )
     knobs = {
         "bandwidth_saturation": "a decode batch a quarter smaller (max sequences)",
@@ -143,6 +145,13 @@ def _experiment(case: Case, cause: str) -> Decision:
         ),
         "nothing but a controlled comparison confirms a cause",
     )
+
+
+def _predicted_steps(case: Case, budget: int, smaller: int) -> str:
+    """What both budgets do to the window's mean prompt; nothing where that is not known."""
+    prompt = typical_prompt(case.analysis, case.policy)
+    trade = budget_trade(prompt, (budget, smaller)) if prompt is not None else None
+    return f"; {trade}" if trade else ""
 
 
 def _measure(case: Case, protocol: tuple[Measurement, ...]) -> Decision:

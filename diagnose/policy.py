@@ -41,6 +41,9 @@ class Policy:
     min_mixed_steps: int = 5
     """Fewer mixed steps than five are anecdotes."""
 
+    min_finished_prefills: int = 3
+    """A mean prompt length from fewer than three prefills is a third off when one of them straddles the window's edge."""
+
     min_gaps: int = 50
     """A p95 needs a few samples beyond it; under fifty gaps the tail is two values."""
 
@@ -82,6 +85,24 @@ class Policy:
 
     noticeable_queue_seconds: float = 0.1
     """A queue shorter than 100 ms is not felt by a person waiting for a first token."""
+
+    matched_arrivals: float = 0.10
+    """Arms are offered the same load while arrivals differ by under a tenth: half of what `shift_ratio` takes for noise."""
+
+    edge_arrivals: int = 1
+    """One more arrival may fall into either window by where its edges lie; under ten arrivals that exceeds a tenth."""
+
+    matched_context: float = 0.20
+    """Contexts within a fifth: even where KV reads are half of a decode step, the step then differs by a tenth."""
+
+    matched_hit_rate: float = 0.05
+    """Five points of hit rate: at 50 % that is a tenth of the prompt tokens left to compute, the tolerance of arrivals."""
+
+    comparison_block_seconds: float = 5.0
+    """Blocks longer than the stalls in them, so that a stall's gaps stay together; blocks, not gaps, are independent."""
+
+    min_comparison_blocks: int = 6
+    """An interval from fewer than six blocks is one of the few values that they can be reshuffled to."""
 
 
 DEFAULT_POLICY = Policy()

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from engine.admission import blocks_for, check_request
 from engine.block_pool import BlockPool
-from engine.budget import attention_pairs
 from engine.config import SchedulerConfig
 from engine.errors import InvariantViolation, RequestRejected
 from engine.invariants import check_scheduler
@@ -25,6 +24,7 @@ from engine.prefix_cache import CacheScope, HashChainIndex, PrefixIndex
 from engine.request import FinishReason, Request, RequestState
 from engine.step import BlockCopy, Deferral, ScheduledSequence, ScheduledStep
 from engine.waiting import WaitingQueue
+from probes.arithmetic import attention_pairs
 from probes.records import BlockCensus, DeferralReason
 
 arrival = attrgetter("sequence_number")

@@ -1,6 +1,7 @@
 from diagnose.account import running_seconds
 from diagnose.case import Case, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
+from diagnose.roofline import TRAFFIC_MODEL, ModelShape, StepShape, read_bytes
 from diagnose.stats import median
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -112,15 +113,16 @@ class BandwidthSaturation(Hypothesis):
 
     def _bandwidth_usage(self, case: Case, argument: Argument) -> float | None:
         """Bytes a pure decode step must read over its time, as a share of the ceiling (nominal traffic model)."""
-        weights, per_token = case.signals.number("weight_bytes"), case.signals.number("kv_bytes_per_token")
-        ceiling = case.signals.last("bandwidth_ceiling")
-        if weights is None or per_token is None or not ceiling:
+        model, ceiling = ModelShape.from_labels(case.signals.info), case.signals.last("bandwidth_ceiling")
+        if model.weight_bytes is None or model.kv_bytes_per_token is None or not ceiling:
             return None
         rates = [
-            (weights + record.decode_context_tokens * per_token) / running_seconds(record)
+            nominal / running_seconds(record)
             for record in case.analysis.decode_steps
-            if running_seconds(record) > 0
+            if running_seconds(record) > 0 and (nominal := read_bytes(StepShape.from_record(record), model)) is not None
         ]
+        if not rates:
+            return None
         usage = median(rates) / ceiling
         argument.say(
             Stance.FOR if usage >= case.policy.bandwidth_near_ceiling else Stance.AGAINST,
@@ -128,7 +130,7 @@ class BandwidthSaturation(Hypothesis):
             value=usage,
             unit="share",
             compared_with=f"{ceiling / 1e9:.1f} GB/s measured by the engine at start",
-            source="nominal traffic model: weights once, KV of the batch once per step",
+            source=TRAFFIC_MODEL,
             samples=len(rates),
         )
         return usage

@@ -11,14 +11,15 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from diagnose.commands.diagnose import judge, show
+from diagnose.comparison import compare
 from diagnose.diagnosis import Diagnosis
 from diagnose.observation import Observation, observe
-from diagnose.report.terminal import bounds_text
+from diagnose.report.comparison_table import comparison_lines
 from diagnose.sources.clock import SystemClock
 from diagnose.sources.http import Endpoint
 from diagnose.sources.live import Watch
 from diagnose.stats import median
-from diagnose.units import percent, seconds
+from diagnose.units import seconds
 from diagnose.verdict import Verdict
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.load import Load
@@ -26,6 +27,8 @@ from runbooks.errors import DrillError
 
 _SETTLE_SECONDS = 4.0
 """From the start of a load to the start of its measurement: first prompts are prefilled by then."""
+_IDLE_SECONDS = 60.0
+"""How long the last step of an ended load may take: a whole prompt on a slow CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Plan:
     """Sizes of the interference demo: chosen so that a CPU that serves five to ten tokens per second shows it."""
 
     streams: int = 4
+    stream_tokens: int = 1000
+    """Longer than a window on such a CPU: a stream that ends asks again at the server's pace, which no longer matches."""
     long_words: int = 330
     """About 450 tokens: one chunk under the large budget, several under the small one."""
     every_seconds: float = 6.0
@@ -105,7 +110,7 @@ def _interference(model: str, threads: int, tell: Story) -> bool:
         tell.report(first)
         tell(f"\n4. Lowering the token budget {plan.budget} -> {plan.smaller_budget} through the admin surface:")
         state = _admin(engine, "limits", {"max_batched_tokens": plan.smaller_budget})
-        _admin(engine, "prefix_cache/reset", {})  # the same prompts again, with nothing of them cached
+        _reset_prefix_cache(engine)
         tell(
             f"   it answers max_batched_tokens {state['max_batched_tokens']}. The same load again, prefix cache reset ..."
         )
@@ -136,13 +141,29 @@ def _reservation(model: str, threads: int, tell: Story) -> bool:
 def _measure(url: str, length: float, plan: Plan, *, disturbed: bool) -> tuple[Observation, list[float]]:
     """One window under load; also the clients' times to first token of the long prompts."""
     long_words = plan.long_words if disturbed else 0
-    with Load(url, streams=plan.streams, long_words=long_words, every_seconds=plan.every_seconds) as load:
+    with Load(
+        url,
+        streams=plan.streams,
+        stream_tokens=plan.stream_tokens,
+        long_words=long_words,
+        every_seconds=plan.every_seconds,
+    ) as load:
         time.sleep(_SETTLE_SECONDS)
         watch = Watch(Endpoint(url, timeout_seconds=30.0), SystemClock())
         observation = observe(url, watch.run(length, 1.0))
     if errors := load.errors():
         raise DrillError(f"the load met {len(errors)} errors, the first: {errors[0]}")
     return observation, load.ttfts("long")
+
+
+def _reset_prefix_cache(engine: EngineProcess) -> None:
+    """The same prompts again, with nothing of them cached: what still runs would stay cached, so it is waited for."""
+    deadline = time.monotonic() + _IDLE_SECONDS
+    while (state := _admin(engine, "prefix_cache/reset", {}))["num_running"] or state["num_waiting"]:
+        if time.monotonic() >= deadline:
+            raise DrillError(f"the engine was not idle {_IDLE_SECONDS:g} s after the load had ended")
+        time.sleep(0.2)
+    _admin(engine, "prefix_cache/reset", {})  # its last step may have ended between the reset and the state above
 
 
 def _admin(engine: EngineProcess, path: str, body: dict[str, int]) -> dict[str, Any]:
@@ -163,44 +184,19 @@ def _admin(engine: EngineProcess, path: str, body: dict[str, int]) -> dict[str, 
 def side_by_side(
     first: Diagnosis, second: Diagnosis, first_ttft: list[float], second_ttft: list[float], plan: Plan
 ) -> list[str]:
-    """The table of both windows, and in words what the trade was."""
-
-    def row(name: str, low: str, high: str) -> str:
-        return f"   {name:<22}{low:>14}{high:>14}"
-
+    """Both windows under the rules of a comparison, with what the clients of the long prompts saw."""
+    comparison = compare(first.case.incident, second.case.incident, first.case.policy)
+    labels = (f"budget {plan.budget}", f"budget {plan.smaller_budget}")
     rows = [
-        row("", f"budget {plan.budget}", f"budget {plan.smaller_budget}"),
-        *(row(f"ITL p{q * 100:g}", _itl(first, q), _itl(second, q)) for q in (0.5, 0.95, 0.99)),
-        row(
-            "stalls, share of time", percent(first.case.stall_share() or 0.0), percent(second.case.stall_share() or 0.0)
-        ),
-        row("long prompts TTFT p50", _median(first_ttft), _median(second_ttft)),
-        row("long prompts answered", str(len(first_ttft)), str(len(second_ttft))),
+        *comparison_lines(comparison, *labels),
+        "",
+        "Long prompts alone, by the clients' clocks:",
+        f"{'TTFT p50':<14}{_median(first_ttft):>18}{_median(second_ttft):>18}",
+        f"{'answered':<14}{len(first_ttft):>18}{len(second_ttft):>18}",
+        "",
+        *comparison.reading(),
     ]
-    return [*rows, "", *_trade(first, second, first_ttft, second_ttft)]
-
-
-def _trade(first: Diagnosis, second: Diagnosis, first_ttft: list[float], second_ttft: list[float]) -> list[str]:
-    itl = (
-        first.case.incident.latency("inter_token_latency", 0.99),
-        second.case.incident.latency("inter_token_latency", 0.99),
-    )
-    if itl[0] is None or itl[1] is None or not first_ttft or not second_ttft:
-        return ["   Too few samples on one side to state the trade."]
-    gain = itl[1][0].high / itl[0][0].high
-    cost = median(second_ttft) / median(first_ttft)
-    direction = "shorter" if gain < 1 else "longer"
-    paid = "paid with a later" if cost > 1 else "and not paid with a later"
-    return [
-        f"   Trade: p99 ITL is {gain:.2f}x ({direction} stalls), {paid} first token of long prompts ({cost:.2f}x).",
-        "   One pair of windows shows a direction. It confirms nothing: a cause is confirmed by paired blocks",
-        "   in random order under a matched load.",
-    ]
-
-
-def _itl(diagnosis: Diagnosis, q: float) -> str:
-    found = diagnosis.case.incident.latency("inter_token_latency", q)
-    return "not observed" if found is None else bounds_text(found[0])
+    return [f"   {line}".rstrip() for line in rows]
 
 
 def _median(values: list[float]) -> str:

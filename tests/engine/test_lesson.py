@@ -6,8 +6,8 @@
 import pytest
 
 from engine.block_pool import BlockPool
-from engine.budget import plan_chunks
 from engine.prefix_cache import CacheScope, HashChainIndex
+from probes.arithmetic import plan_chunks
 from tests.engine.builders import chunks_of, make_request, make_scheduler, run_step, start_decodes
 from tests.requirements import covers
 

@@ -67,7 +67,9 @@ def test_interference_on_the_real_model_is_diagnosed_as_such():
     for other in ("bandwidth_saturation", "kv_exhaustion", "hard_failure"):
         assert diagnosis["verdicts"][other]["verdict"] == "refuted", other
     assert "side by side" in done.stderr
-    assert "Trade:" in done.stderr
+    # What the pair showed, or why it may not be compared (a busy machine serves other contexts in the same time).
+    assert re.search(r"Trade:|shown to differ|Not comparable", done.stderr)
+    assert "ITL p99" in done.stderr and "TTFT p95" in done.stderr
 
 
 @pytest.mark.slow

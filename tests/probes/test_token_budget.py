@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.budget import PLAN_ASSUMPTIONS, attention_pairs, plan_chunks
+from probes.arithmetic import PLAN_ASSUMPTIONS, attention_pairs, plan_chunks
 from tests.requirements import covers
 
 
