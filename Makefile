@@ -22,7 +22,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
 
 $(VENV)/bin/python:
@@ -36,6 +36,10 @@ $(VENV)/.engine: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.dev: $(VENV)/.engine
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	touch $@
 
 clean:

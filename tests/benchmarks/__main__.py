@@ -1,0 +1,42 @@
+"""Runs every benchmark, one after the other, and keeps what each printed: `python -m tests.benchmarks` (`make bench`).
+
+Tables go to the terminal and to `tests/benchmarks/results/NAME.txt`, figures to `NAME.json` where the benchmark has them.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+# name -> (module and options, option that takes a JSON file)
+BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
+    "toolkit_speed": (["tests.benchmarks.toolkit_speed"], "--json"),
+    "policy_speed": (["tests.benchmarks.policy_speed"], None),
+    "engine_vs_transformers": (["tests.benchmarks.engine_vs_transformers"], "--json"),
+    "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
+}
+
+
+def main() -> int:
+    """Exit code 1 when a benchmark failed; the others still run."""
+    RESULTS.mkdir(exist_ok=True)
+    failed = []
+    for name, (module, json_option) in BENCHMARKS.items():
+        print(f"== {name}", flush=True)
+        json_file = [json_option, str(RESULTS / f"{name}.json")] if json_option else []
+        done = subprocess.run(
+            [sys.executable, "-m", *module, *json_file], stdout=subprocess.PIPE, text=True, check=False
+        )
+        print(done.stdout, flush=True)
+        if done.returncode:
+            failed.append(name)
+        else:
+            (RESULTS / f"{name}.txt").write_text(done.stdout)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
