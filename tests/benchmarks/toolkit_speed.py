@@ -56,7 +56,7 @@ def command(*arguments: str) -> tuple[float, float]:
     cpu = wall = float("inf")
     for _ in range(ROUNDS):
         before, started = os.times(), perf_counter()
-        subprocess.run(  # noqa: PLW1510
+        subprocess.run(
             [sys.executable, "-m", "diagnose.cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         after = os.times()
