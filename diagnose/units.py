@@ -1,4 +1,4 @@
-"""Durations in and out, for people: `20s`, `200ms`, `1.5m`; numbers with a sensible number of digits."""
+"""Figures for people: durations in and out (`20s`, `200ms`, `1.5m`), sizes and shares with a sensible number of digits."""
 
 import re
 
@@ -38,6 +38,11 @@ def binary_bytes(value: float) -> str:
             return f"{value:.0f} {unit}" if unit in ("B", "KiB", "MiB") else f"{value:.2f} {unit}"
         value /= 1024
     return f"{value:.2f} TiB"
+
+
+def printable(text: str) -> str:
+    """Text from elsewhere without control characters: a target must not steer the reader's terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def percent(ratio: float) -> str:
