@@ -77,13 +77,18 @@ class Excess:
 @dataclass(frozen=True, slots=True)
 class Case:
     target: str
-    """How the target is named in commands."""
+    """How the target is named: its URL, or the files that stand for it."""
     is_live: bool
     incident: Window
     baseline: Window | None
     policy: Policy
     events: tuple[Event, ...]
     objectives: tuple[Objective, ...]
+
+    @property
+    def address(self) -> str:
+        """Where a command reaches the live server; files do not say, so that the reader fills it in."""
+        return self.target if self.target.startswith(("http://", "https://")) else "http://HOST:PORT"
 
     @property
     def signals(self) -> Signals:

@@ -241,7 +241,7 @@ def test_the_excess_is_all_but_an_undisturbed_decode():
 
 
 def test_mixed_ratio_is_against_a_like_decode_step():
-    """Whatever batch and context the other steps had: each mixed step is compared with the decode step that it could have been."""
+    """Each mixed step is compared with the decode step that it could have been, whatever the other steps were."""
     analysis = analyse(make_steps(100, lambda index: replace(varied(index), prefill=400 if index % 5 == 4 else 0)))
     likes = []
     for record in analysis.mixed_steps:
