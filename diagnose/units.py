@@ -26,7 +26,7 @@ def seconds(value: float) -> str:
         return f"{value * 1e3:.0f} ms"
     if value >= 0.0000995:
         return f"{value * 1e3:.1f} ms"
-    if value == 0:
+    if value < 5e-7:  # nothing, or what rounding left of it
         return "0 ms"
     return f"{value * 1e6:.0f} us"
 
@@ -46,6 +46,6 @@ def printable(text: str) -> str:
 
 
 def percent(ratio: float) -> str:
-    if 0 < ratio < 0.0095:
+    if 0.0005 <= ratio < 0.0095:
         return f"{ratio * 100:.1f} %"
     return f"{ratio * 100:.0f} %"
