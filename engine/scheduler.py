@@ -1,12 +1,13 @@
 """Who runs in the next step, with how many tokens, in which KV blocks. Pure policy: no tensors, no I/O, no lock.
 
 In every step decodes come first, one token each; prompts share the rest of the budget in order of arrival, in chunks.
-Nothing is ever dropped: whoever is passed over is deferred with a reason. Three rules keep it live: running requests
-are older than waiting ones; a prompt starts only when all of it fits beside what older prompts were promised; and when
-a decode finds no block, the youngest running request gives way, so that the oldest one always goes on.
+Nothing is ever dropped: whoever is passed over is deferred with a reason. Four rules keep it live: running requests
+are older than waiting ones; of those, only the youngest may be a half-computed prompt; a prompt starts only when all of
+it fits beside what started before; and when a decode finds no block, the youngest running request gives way. So the
+oldest one always goes on.
 """
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -17,7 +18,7 @@ from engine.admission import blocks_for, check_request
 from engine.block_pool import BlockPool
 from engine.budget import attention_pairs
 from engine.config import SchedulerConfig
-from engine.errors import RequestRejected
+from engine.errors import InvariantViolation, RequestRejected
 from engine.invariants import check_scheduler
 from engine.prefix_binding import PrefixBinding, PrefixPlan
 from engine.prefix_cache import CacheScope, HashChainIndex, PrefixIndex
@@ -62,6 +63,7 @@ class Scheduler:
         self._in_flight: ScheduledStep | None = None
         self._num_added = 0
         self._decodes_were_deferred = False
+        self._last_in_turn = 0
         self._preemptions = 0
         self._prefix_query_tokens = 0
         self._prefix_hit_tokens = 0
@@ -114,6 +116,8 @@ class Scheduler:
         pinned = [copy.source for copy in self._in_flight.copies] if self._in_flight else []
         running = sorted(self._prefills + self._decodes, key=arrival)
         check_scheduler(self.pool, self.index, self.requests, list(self._waiting), running, pinned)
+        if self._in_flight is None and self._prefills not in ([], running[-1:]):
+            raise InvariantViolation(f"{len(self._prefills)} half-computed prompts, or one that is not the youngest")
 
     # What comes in and goes out.
 
@@ -259,33 +263,31 @@ class Scheduler:
                 self._defer(step, request, DeferralReason.BUDGET, 0)
 
     def _select_decodes(self, budget: int) -> tuple[list[Request], list[Request]]:
-        """The decodes that fit the budget, oldest first, and the rest. Those passed over longest go first."""
+        """The decodes that fit the budget, oldest first, and the rest; who was passed over goes first next time."""
         decodes = self._decodes
         if len(decodes) <= budget and not self._decodes_were_deferred:
             return list(decodes), []
-        by_patience = sorted(decodes, key=lambda request: -request.deferred_steps)
-        selected = sorted(by_patience[:budget], key=arrival)
-        deferred = by_patience[budget:]
+        turn = bisect_right(decodes, self._last_in_turn, key=arrival)
+        in_turn = decodes[turn:] + decodes[:turn]
+        selected, deferred = in_turn[:budget], in_turn[budget:]
         for request in selected:
             request.deferral, request.deferred_steps = None, 0
         self._decodes_were_deferred = bool(deferred)
-        return selected, deferred
+        if selected:
+            self._last_in_turn = selected[-1].sequence_number
+        return sorted(selected, key=arrival), deferred
 
     def _grow(self, request: Request, step: ScheduledStep) -> bool:
         """Gets a decode its next block, at the expense of younger requests; False when it had to give way itself."""
         if request.state is not RequestState.RUNNING:
             return False  # preempted a moment ago, by an older decode of this step
-        # Blocks promised to older prompts are not there for younger decodes; an older decode may take them.
-        while self.pool.num_available - self._promised_before(request) < 1:
+        while not self.pool.can_allocate(1):
             victim = self._youngest()
             self._preempt(victim, step)
             if victim is request:
                 return False
         request.block_ids += self.pool.allocate(1)
         return True
-
-    def _promised_before(self, request: Request) -> int:
-        return sum(self._promise(other) for other in self._prefills if other.sequence_number < request.sequence_number)
 
     def _promise(self, request: Request) -> int:
         """Blocks a running prompt still needs in order to be computed as a whole."""

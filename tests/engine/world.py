@@ -1,0 +1,130 @@
+"""A scheduler and a shadow of its KV memory, checked at every turn; a state machine or a simulation drives it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.errors import RequestRejected
+from engine.prefix_cache import CacheScope
+from engine.request import FinishReason, Request, RequestState
+from engine.step import ScheduledStep, plan_batch
+from engine.waiting import LISTED_WAITING
+from tests.engine.builders import make_request, make_scheduler, sampled
+from tests.engine.shadow_kv import ShadowKv
+
+
+class World:
+    def __init__(self, *, block_size: int, kv_blocks: int, max_batched_tokens: int, max_sequences: int, enabled: bool):
+        self.scheduler = make_scheduler(
+            max_batched_tokens=max_batched_tokens,
+            max_sequences=max_sequences,
+            block_size=block_size,
+            kv_blocks=kv_blocks,
+            max_model_len=512,
+            enable_prefix_cache=enabled,
+        )
+        self.kv = ShadowKv(block_size)
+        self.step: ScheduledStep | None = None
+        self.accepted: list[Request] = []
+        self.answered: set[str] = set()
+        self.num_offered = 0
+        self.copies = 0
+        self._running: set[str] = set()
+
+    def add(self, prompt: list[int], max_tokens: int, salt: str = "") -> None:
+        config = self.scheduler.config
+        request = make_request(f"r{self.num_offered}", prompt, max_tokens=max_tokens, salt=salt)
+        self.num_offered += 1
+        if prompt and len(prompt) + max_tokens - 1 <= config.kv_blocks * config.block_size:
+            self.scheduler.add(request)
+            self.accepted.append(request)
+        else:
+            with pytest.raises(RequestRejected):
+                self.scheduler.add(request)
+
+    def abort(self, request: Request) -> None:
+        live = request.state is not RequestState.FINISHED
+        assert self.scheduler.abort(request.request_id) is (request if live else None)
+        if live:
+            self._answer(request, FinishReason.ABORT)
+        assert not request.block_ids
+
+    def schedule(self) -> bool:
+        """Schedules and runs the forward pass; False when there is nothing to commit."""
+        step = self.scheduler.schedule()
+        self._check(step)
+        admitted = [chunk.request for chunk in step.prefills if chunk.request.request_id not in self._running]
+        self.kv.forward(step, admitted)
+        self.copies += len(step.copies)
+        requests = self.scheduler.requests.values()
+        self._running = {request.request_id for request in requests if request.state is RequestState.RUNNING}
+        self.step = None if step.is_empty else step
+        # Somebody can always go on: an empty step means that nobody is there.
+        assert step.is_empty == (not self.scheduler.requests)
+        return self.step is not None
+
+    def commit(self, draw_token: Callable[[], int], stops: Callable[[], bool] = lambda: False) -> None:
+        step, self.step = self.step, None
+        assert step is not None
+        alive = [one.request for one in sampled(step) if one.request.state is RequestState.RUNNING]
+        emitted = self.scheduler.commit(step, [draw_token() for _ in sampled(step)], 0)
+        assert emitted == alive
+        for request in emitted:
+            if len(request.output_token_ids) == request.params.max_tokens or stops():
+                self.scheduler.finish(request, FinishReason.LENGTH)
+                self._answer(request, FinishReason.LENGTH)
+
+    def fail(self) -> None:
+        step, self.step = self.step, None
+        assert step is not None
+        self.kv.scribble(step)
+        for request in self.scheduler.fail(step):
+            self._answer(request, FinishReason.ERROR)
+
+    def change_scope(self) -> None:
+        self.kv.scope += 1
+        self.scheduler.set_scope(CacheScope(f"weights-{self.kv.scope}"))
+
+    def drain(self, draw_token: Callable[[], int]) -> None:
+        """Left alone, the scheduler serves everybody who is still there."""
+        if self.step is not None:
+            self.fail()
+        left = list(self.scheduler.requests.values())
+        work = sum(request.num_tokens + request.params.max_tokens for request in left)
+        # Preemption multiplies the work by at most the number of those who are older; it never makes it endless.
+        for _ in range(50 + work * (len(left) + 1)):
+            if not self.schedule():
+                break
+            self.commit(draw_token)
+        assert all(request.finish_reason is FinishReason.LENGTH for request in left)
+        assert self.scheduler.census().active == 0
+        self.check_books()
+
+    def check_books(self) -> None:
+        self.scheduler.check_invariants()
+        assert sum(self.scheduler.waiting_by_reason().values()) == self.scheduler.num_waiting
+        live = {request.request_id for request in self.accepted} - self.answered
+        assert live == self.scheduler.requests.keys(), "a request was lost"
+
+    def _answer(self, request: Request, reason: FinishReason) -> None:
+        assert request.request_id not in self.answered, "answered twice"
+        assert (request.state, request.finish_reason) == (RequestState.FINISHED, reason)
+        self.answered.add(request.request_id)
+
+    def _check(self, step: ScheduledStep) -> None:
+        scheduled = step.decodes + step.prefills
+        assert step.num_query_tokens <= self.scheduler.max_batched_tokens
+        assert all(one.num_tokens == 1 and one.request.is_decoding for one in step.decodes)
+        assert all(one.num_tokens >= 1 and one.start == one.request.num_computed_tokens for one in scheduled)
+        assert len({id(one.request) for one in scheduled}) == len(scheduled)
+        assert step.prefill_tokens + step.recomputed_tokens == sum(chunk.num_tokens for chunk in step.prefills)
+        assert step.num_deferred == len(self.scheduler.requests) - len(scheduled)
+        assert len(step.deferred) == step.num_deferred or self.scheduler.num_waiting > LISTED_WAITING
+        assert {id(one.request) for one in scheduled}.isdisjoint(id(one.request) for one in step.deferred)
+        assert all(one.available >= 0 for one in step.deferred)
+        assert all(one.request.deferral is None and one.request.deferred_steps == 0 for one in scheduled)
+        assert all(one.request.deferral == one.reason and one.request.deferred_steps > 0 for one in step.deferred)
+        plan = plan_batch(step, self.scheduler.config.block_size)
+        assert len(set(plan.slots)) == len(plan.slots), "two tokens would be written to one slot"
+        sources = {copy.source for copy in step.copies}
+        assert sources.isdisjoint(slot // self.scheduler.config.block_size for slot in plan.slots)
