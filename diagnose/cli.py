@@ -1,7 +1,9 @@
 """The one command, `stallscope`. Subcommands load only when they are used: `--help` imports neither torch nor textual."""
 
 import importlib
+import importlib.util
 import sys
+from pathlib import Path
 
 import click
 
@@ -43,10 +45,29 @@ def stallscope() -> None:
     """Why are the tokens late, what are we sure of, what do we measure or do next?"""
 
 
+ROOMS = ("engine", "probes", "diagnose", "dashboard", "runbooks")
+
+
+def check_rooms() -> None:
+    """Exits when a room resolves to a foreign distribution: PyPI has some of these names, and one of them would shadow ours."""
+    home = Path(__file__).resolve().parent.parent
+    for room in ROOMS:
+        spec = importlib.util.find_spec(room)
+        origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+        if origin is None or origin.parent.parent != home:
+            click.echo(
+                f"stallscope: package {room!r} comes from {origin}, not from {home}: "
+                "another distribution has taken its place; install stallscope in an environment of its own",
+                err=True,
+            )
+            sys.exit(2)
+
+
 def main() -> None:
     """Entry point. Errors that people can cause end in one line and an exit code."""
     from diagnose.errors import DiagnoseError
 
+    check_rooms()
     try:
         stallscope.main(standalone_mode=False)
     except click.exceptions.Exit as stop:

@@ -166,7 +166,7 @@ def byte_level_tokenizer() -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in BYTE_LEVEL_SPECIALS])
     end_of_text, _, end_of_turn = range(256, 259)
-    return Tokenizer(backend, bos_id=end_of_text, eos_ids=(end_of_text, end_of_turn))
+    return Tokenizer(backend, bos_id=end_of_text, eos_ids=(end_of_turn,))
 
 
 def _split_merge(merge: str, vocab: Mapping[str, int]) -> tuple[str, str]:

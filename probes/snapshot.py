@@ -13,7 +13,7 @@ class EngineSnapshot:
     num_running: int
     num_waiting: int
     waiting_by_reason: dict[str, int]
-    """By `DeferralReason` of the last scheduling pass; prompts not yet looked at count as `not_scheduled_yet`."""
+    """By `DeferralReason` of the last scheduling pass; prompts not yet looked at count as `not_considered_yet`."""
     prefix_query_tokens: int
     prefix_hit_tokens: int
     max_batched_tokens: int

@@ -38,5 +38,7 @@ for name in ["", *COMMANDS]:
 heavy = {"torch", "textual", "numpy", "tokenizers", "prometheus_client", "starlette"} & set(sys.modules)
 assert not heavy, heavy
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,9 @@ RECORDING = ROOT / "tests" / "data" / "interference.rec"
 
 
 def run(*command: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=280, check=False
+    )
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def diagnose_command(
             "one live target at a time, and no files beside it; give files of a good time with --baseline"
         )
     if live:
-        observation = _watch(live[0], window, interval or 1.0, quiet=quiet or as_json)
+        observation = _watch(live[0], window, interval or 1.0, quiet=quiet)
         target = observation.target
     else:
         observation = _read(sources, interval)

@@ -78,12 +78,12 @@ class Endpoint:
             cause = cause.reason
         if isinstance(cause, NameResolutionError):
             return "the host name does not resolve"
-        if isinstance(cause, ConnectTimeoutError | ReadTimeoutError):
-            return f"no answer within {self._timeout:g} s"
-        if isinstance(cause, NewConnectionError):
+        if isinstance(cause, NewConnectionError):  # before its base class, ConnectTimeoutError
             return (
                 "connection refused: nothing listens there" if "refused" in str(cause) else f"cannot connect ({cause})"
             )
+        if isinstance(cause, ConnectTimeoutError | ReadTimeoutError):
+            return f"no answer within {self._timeout:g} s"
         if isinstance(cause, SSLError):
             return f"TLS failed ({cause})"
         if isinstance(cause, ProtocolError | DecodeError):

@@ -141,6 +141,8 @@ def config_from_gguf(metadata: Mapping[str, Any], *, vocab_size: int, tie_embedd
         value = metadata.get(f"{architecture}.{name}", default)
         if value is None:
             raise ModelError(f"GGUF metadata lacks {architecture}.{name}")
+        if isinstance(value, list):
+            raise ModelError(f"GGUF models whose layers differ ({architecture}.{name} is a list) are not supported")
         return value
 
     if field("expert_count", 0):

@@ -1,7 +1,7 @@
 """A model by name or path: weights, config, tokenizer and chat template, ready for a runner."""
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.chat_template import CHATML, ChatTemplate
@@ -27,7 +27,7 @@ class LoadedModel:
 
     name: str
     config: ModelConfig
-    weights: DecoderWeights
+    weights: DecoderWeights = field(repr=False)
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
 

@@ -61,6 +61,7 @@ class CpuRunner:
             head_dim=config.head_dim,
             num_blocks=num_blocks,
             block_size=block_size,
+            max_position=config.max_position,
             dtype=self._decoder.weights.dtype,
         )
 
@@ -69,7 +70,7 @@ class CpuRunner:
         return DeviceMemory(self._memory_limit_bytes, self._weight_bytes + pool, self._weight_bytes, pool)
 
     def execute(self, plan: BatchPlan) -> StepResult:
-        """Copies, forward, sampling. With more than one torch thread, cpu_ns covers the calling thread only."""
+        """Copies, forward, sampling. cpu_ns is None with more than one torch thread: the others' time is not seen."""
         cpu_start = thread_time_ns()
         start = perf_counter_ns()
         timer = self._timer
@@ -81,7 +82,8 @@ class CpuRunner:
         timer.lap(optime.SAMPLING)
         device_ns = timer.finish()
         end = perf_counter_ns()
-        return StepResult(token_ids, forward_end - start, end - forward_end, thread_time_ns() - cpu_start, device_ns)
+        cpu_ns = thread_time_ns() - cpu_start if self._threads == 1 else None
+        return StepResult(token_ids, forward_end - start, end - forward_end, cpu_ns, device_ns)
 
     def forward(self, plan: BatchPlan, timer: LapTimer) -> torch.Tensor:
         """Logits [len(plan.sample_rows), vocab] of a step, KV written. Call it under `torch.inference_mode()`."""

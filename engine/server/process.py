@@ -47,6 +47,8 @@ _DRAIN_POLL_SECONDS = 0.02
 def run(options: ServeOptions) -> int:
     """Serves until a signal; returns the exit code. Raises ConfigError or ModelError when it cannot start as asked."""
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if options.log_level != "debug":
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it tells at info the ready line tells better
     token = None if options.admin_token_file is None else read_admin_token(options.admin_token_file)
     with contextlib.closing(_bind(options.host, options.port)) as listener:
         context = build_context(options, token)

@@ -25,9 +25,11 @@ def test_sigkill_during_a_diagnosis_is_a_hard_failure():
     """The engine dies under load while it is watched: exit 4, the verdict says so, and containment comes first."""
     with EngineProcess(["--model", "tiny"]) as engine, Load(engine.url, streams=2, stream_tokens=100) as load:
         watcher = stallscope("diagnose", engine.url, "--window", "30s", "--interval", "200ms", "--json")
+        assert watcher.stderr is not None
+        assert "watching" in watcher.stderr.readline()
         while not load.ttfts("stream"):
             time.sleep(0.05)
-        time.sleep(1.0)  # let the watch have read something good first
+        time.sleep(3.0)  # let the watch have read something good first
         os.kill(engine.pid, signal.SIGKILL)
         out, err = watcher.communicate(timeout=60)
     assert watcher.returncode == 4, err
@@ -64,7 +66,9 @@ def test_record_under_load_then_diagnose_the_file(tmp_path: Path):
     diagnosis = json.loads(out)
     assert diagnosis["target"] == url
     assert diagnosis["windows"]["incident"]["steps"] > 50
-    assert diagnosis["account"]["p99"]["total_seconds"] == pytest.approx(sum(diagnosis["account"]["p99"]["parts"].values()))
+    assert diagnosis["account"]["p99"]["total_seconds"] == pytest.approx(
+        sum(diagnosis["account"]["p99"]["parts"].values())
+    )
     assert diagnosis["symptom"]["median_shift"] == 1.0, "against itself nothing can have shifted"
 
 

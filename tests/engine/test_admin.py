@@ -114,7 +114,7 @@ def test_the_prefix_cache_can_be_switched_and_reset(client: Client):
 
 def test_drain_and_resume():
     with http_server(FakeRunner(seconds=0.005)) as (client, harness):
-        with client.open_raw("/v1/completions", {"prompt": "a", "max_tokens": 20}) as running:
+        with client.open_raw("/v1/completions", {"prompt": "a", "max_tokens": 400}) as running:
             wait_until(lambda: harness.scheduler.num_running == 1)
             assert client.admin("/admin/drain")[1]["status"] == "draining"
             assert client.admin("/admin/drain")[0] == 200
@@ -122,7 +122,7 @@ def test_drain_and_resume():
             assert (status, answer["error"]["code"]) == (503, "draining")
             assert client.get("/health")[0] == 503
             assert running.recv(65536).startswith(b"HTTP/1.1 200")
-        wait_until(lambda: state(client)["status"] == "drained")
+        wait_until(lambda: state(client)["status"] == "drained", seconds=15)
         assert client.admin("/admin/resume")[1]["status"] == "ok"
         assert client.post("/v1/completions", {"prompt": "a"})[0] == 200
         assert client.get("/health")[0] == 200

@@ -118,7 +118,7 @@ def test_waiting_for_the_lock_is_booked_as_lock_wait():
     def hold() -> None:
         with holder:
             held.set()
-            time.sleep(0.03)
+            time.sleep(0.2)
         done.set()
 
     thread = threading.Thread(target=hold)

@@ -8,7 +8,7 @@ from engine.request import SamplingParams
 from engine.runner import host
 from engine.runner.base import Runner
 from engine.runner.cpu import CpuRunner
-from engine.runner.torch_attention import _length_buckets
+from engine.runner.torch_attention import length_buckets
 from engine.step import BatchPlan
 from tests.engine.model_helpers import (
     blocks_for,
@@ -141,15 +141,21 @@ def test_host_facts_are_plausible():
     assert host.cpu_name()
 
 
-def bucket_lengths(lengths: list[int]) -> list[list[int]]:
-    plan = BatchPlan([], [], [], [], lengths, [1] * len(lengths), len(lengths), [], [], [])
-    return [[lengths[row] for row in bucket] for bucket in _length_buckets(plan)]
+def bucket_lengths(lengths: list[int], max_blocks: int = 1 << 40) -> list[list[int]]:
+    tables = [[0] * len(blocks_for(length)) for length in lengths]
+    plan = BatchPlan([], [], [], tables, lengths, [1] * len(lengths), len(lengths), [], [], [])
+    return [[lengths[row] for row in bucket] for bucket in length_buckets(plan, max_blocks)]
 
 
 def test_decode_buckets_bound_the_padding():
     assert bucket_lengths([100, 128, 120]) == [[128, 120, 100]]
     assert bucket_lengths([10, 1000, 900, 20]) == [[1000, 900], [20, 10]]
     assert bucket_lengths([]) == []
+
+
+def test_decode_buckets_stay_within_the_gather_budget():
+    assert bucket_lengths([100, 100, 100, 90, 500], 14) == [[500], [100, 100], [100, 90]]
+    assert bucket_lengths([17] * 5, 5) == [[17, 17], [17, 17], [17]], "a partial block counts whole"
 
 
 def test_decode_buckets_waste_at_most_a_quarter_or_64_tokens():

@@ -112,6 +112,17 @@ def test_mixed_batch_equals_separate_batches(model, runner):
     assert max_difference(logits, torch.cat(expected)) <= TOLERANCE
 
 
+def test_a_batch_beyond_the_gather_budget(model, runner):
+    """Several hundred short decodes go through the scratch memory in portions; a partial last block counts whole."""
+    prompt = make_prompt(17, seed=4)
+    request = make_request(prompt[:-1], [3, 7])
+    prefill_logits(runner, request, 64)
+    request.output_token_ids.append(prompt[-1])
+    logits = all_logits(runner, make_plan(decodes=[decode_of(request)] * 700))
+    expected = dense_logits(model, prompt)[-1:].expand(700, -1)
+    assert max_difference(logits, expected) <= TOLERANCE
+
+
 def test_block_copy_gives_a_private_block(model, runner):
     """Copy-on-write: a second sequence continues from a copied partial block; the original keeps its content."""
     shared = make_prompt(24, seed=5)

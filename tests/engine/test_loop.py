@@ -1,5 +1,6 @@
 """The engine thread: intake from other threads, drain, death."""
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
@@ -192,3 +193,37 @@ def test_fail_all_answers_every_open_request():
         assert sink.outputs[-1].finish_reason is FinishReason.ERROR
         gate.set()
         wait_until(lambda: engine.snapshot().num_running == 0)
+
+
+def test_verbs_and_aborts_in_the_middle_of_everything_leave_the_books_in_order():
+    """A small pool under random requests, aborts, limits and cache resets from another thread; checked when idle."""
+    rng = random.Random(7)
+    harness = Harness(kv_blocks=24, max_model_len=64, max_sequences=6)
+    with running(harness) as engine:
+        sinks: dict[str, CollectingSink] = {}
+        for index in range(300):
+            name = f"r{index}"
+            prompt = [rng.randrange(3)] * rng.randrange(1, 40)
+            sinks[name] = CollectingSink()
+            engine.submit(make_request(name, prompt, max_tokens=rng.randrange(1, 20)), sinks[name])
+            if rng.random() < 0.3:
+                victim = f"r{rng.randrange(index + 1)}"
+                engine.abort(victim)
+                sinks.pop(victim, None)
+            if rng.random() < 0.2:
+                engine.set_limits(rng.choice([3, 16, 64]), rng.choice([1, 3, 6]))
+            if rng.random() < 0.1:
+                engine.reset_prefix_cache()
+                engine.set_prefix_cache(rng.random() < 0.7)
+            if rng.random() < 0.1:
+                engine.snapshot()
+                sleep(0.002)
+        assert all(sink.finished.wait(20) for sink in sinks.values())
+        wait_until(lambda: not harness.core.has_work)
+        assert engine.dead_reason is None
+        assert engine.snapshot().census.active == 0
+        finished = harness.recorder.counters.finished
+        wait_until(lambda: finished["length"] + finished["abort"] == 300)
+    harness.scheduler.check_invariants()
+    assert harness.recorder.counters.preemptions > 0
+    assert harness.recorder.counters.probe_errors == 0

@@ -238,6 +238,10 @@ def test_a_qwen2_window_that_is_off_is_no_window():
         ({"general.architecture": "gemma3"}, "GGUF architecture 'gemma3' is not supported"),
         ({"general.architecture": "llama"}, "lacks llama.embedding_length"),
         ({"general.architecture": "llama", "llama.expert_count": 8}, "mixture-of-experts"),
+        (
+            {"general.architecture": "llama", "llama.embedding_length": 8, "llama.attention.head_count": [2, 4]},
+            "layers differ",
+        ),
     ],
 )
 def test_unsupported_gguf_metadata(metadata, message):

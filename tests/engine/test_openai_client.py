@@ -83,7 +83,7 @@ def test_a_seed_makes_sampling_repeatable(client: Any):
         answer = client.completions.create(
             model="tiny", prompt="seed", max_tokens=16, temperature=1, top_p=0.95, seed=seed
         )
-        return answer.choices[0].text
+        return str(answer.choices[0].text)
 
     assert ask(1) == ask(1)
     assert len({ask(seed) for seed in range(4)}) > 1

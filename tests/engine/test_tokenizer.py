@@ -27,7 +27,7 @@ def test_special_tokens_are_single_ids_and_are_skipped_in_text():
     assert TOKENIZER.decode(ids) == "a"
     assert TOKENIZER.decode(ids, skip_special_tokens=False) == "<|im_start|>a<|im_end|>"
     assert TOKENIZER.special_ids == {256, 257, 258}
-    assert TOKENIZER.eos_ids == {256, 258}
+    assert TOKENIZER.eos_ids == {258}
     assert TOKENIZER.token_id("<|im_end|>") == 258
 
 

