@@ -74,7 +74,12 @@ def exhaustion(**over: Any) -> Observation:
         return replace(varied(index), recompute=60, preempted=1, late_ms=(500.0,))
 
     steps = make_steps(300, plan, census=FULL)
-    state = {"census": FULL, "num_waiting": 3, "waiting_by_reason": {"kv_blocks": 3}, "memory_bytes": HIGH_MEMORY}
+    state: dict[str, Any] = {
+        "census": FULL,
+        "num_waiting": 3,
+        "waiting_by_reason": {"kv_blocks": 3},
+        "memory_bytes": HIGH_MEMORY,
+    }
     return watch(steps, **(state | over))
 
 

@@ -20,7 +20,10 @@ def parse(text: str) -> Exposition:
     return ExpositionParser().parse(text)
 
 
-def oracle(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def oracle(text: str) -> Series:
     """The official parser's samples; the last value of a series wins, as it does in ours."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): float(sample.value)
@@ -29,11 +32,11 @@ def oracle(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     }
 
 
-def flat(page: Exposition) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def flat(page: Exposition) -> Series:
     return {(name, key): value for name, series in page.samples.items() for key, value in series.items()}
 
 
-def assert_same(ours: dict[object, float], theirs: dict[object, float]) -> None:
+def assert_same(ours: Series, theirs: Series) -> None:
     assert ours.keys() == theirs.keys()
     for key, value in ours.items():
         assert value == theirs[key] or (math.isnan(value) and math.isnan(theirs[key])), key
@@ -52,6 +55,9 @@ NUMBER = st.one_of(
 SPACE = st.sampled_from(["", " ", "  "])
 
 
+BRACES = st.booleans()
+
+
 def escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
@@ -61,7 +67,7 @@ def sample_lines(draw: st.DrawFn) -> str:
     labels = draw(st.dictionaries(LABEL_NAME, LABEL_VALUE, max_size=3))
     pairs = [f'{draw(SPACE)}{k}{draw(SPACE)}={draw(SPACE)}"{escaped(v)}"{draw(SPACE)}' for k, v in labels.items()]
     comma = draw(st.sampled_from(["", ","])) if pairs else ""
-    inner = "{" + ",".join(pairs) + comma + "}" if pairs or draw(st.booleans()) else ""
+    inner = "{" + ",".join(pairs) + comma + "}" if pairs or draw(BRACES) else ""
     stamp = draw(st.sampled_from(["", " 1700000000000", " 17"]))
     tail = draw(st.sampled_from(["", " ", "\r", "  \r"]))
     return f"{draw(SPACE)}{draw(NAME)}{draw(SPACE) if inner else ''}{inner} {draw(NUMBER)}{stamp}{tail}"

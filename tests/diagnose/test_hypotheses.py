@@ -1,11 +1,12 @@
 """Every rule fires where it should, stays quiet where it should, and names what it lacks where it cannot know."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from diagnose.case import Case
-from diagnose.diagnosis import diagnose
+from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.observation import Event
@@ -18,7 +19,7 @@ from tests.diagnose.cases import finding, look, texts, verdict
 NAMES = [hypothesis.name for hypothesis in HYPOTHESES]
 
 
-def bare(**fields):
+def bare(**fields: Any) -> Diagnosis:
     """A page that says next to nothing."""
     return diagnose(cases.TARGET, make_signals(**fields), is_live=True)
 

@@ -3,12 +3,13 @@
 import json
 import math
 import re
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from diagnose.commands.diagnose import show
-from diagnose.diagnosis import diagnose
+from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.observation import Event
@@ -36,8 +37,11 @@ SITUATIONS = {
 each_situation = pytest.mark.parametrize("diagnosis", [make() for make in SITUATIONS.values()], ids=SITUATIONS.keys())
 
 
-def plain(diagnosis, width=80, **options):
-    return render(diagnosis, Page(width=width, styled=False), **options)
+Json = dict[str, Any]
+
+
+def plain(diagnosis: Diagnosis, width: int = 80, *, verbose: bool = False) -> str:
+    return render(diagnosis, Page(width=width, styled=False), verbose=verbose)
 
 
 @each_situation
@@ -149,7 +153,7 @@ def test_json_is_strict_and_has_the_shape_of_schema_1(diagnosis):
     assert all(isinstance(warning, str) for warning in value["warnings"])
 
 
-def check_windows(windows):
+def check_windows(windows: Json) -> None:
     assert list(windows) == ["incident", "baseline"]
     for window in filter(None, windows.values()):
         assert set(window) == {
@@ -163,7 +167,7 @@ def check_windows(windows):
         assert all(signal["source"] for signal in window["signals"].values())
 
 
-def check_verdict(finding):
+def check_verdict(finding: Json) -> None:
     assert set(finding) == {"verdict", "share_of_excess", "evidence", "missing", "error"}
     assert finding["verdict"] in ("refuted", "supported", "confirmed", "undetermined", "not_applicable")
     assert finding["share_of_excess"] is None or 0 <= finding["share_of_excess"] <= 1 + 1e-9
@@ -176,7 +180,7 @@ def check_verdict(finding):
         assert all(item.values())
 
 
-def check_account(account):
+def check_account(account: Json | None) -> None:
     if account is None:
         return
     assert list(account) == ["p50", "p99"]
@@ -188,7 +192,7 @@ def check_account(account):
         assert group["gaps"] > 0
 
 
-def check_protocol_and_decision(value):
+def check_protocol_and_decision(value: Json) -> None:
     assert [item["name"] for item in value["protocol"]] == [
         "block buckets", "step durations by kind", "host scheduling and lock", "controlled comparison",
     ]  # fmt: skip

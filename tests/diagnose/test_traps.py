@@ -1,6 +1,8 @@
 """The traps of the method: situations in which a reasonable reader draws the wrong conclusion."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,14 +14,20 @@ from diagnose.observation import Event, observe
 from diagnose.report.json_report import to_json
 from diagnose.report.page import Page
 from diagnose.report.terminal import headline, render
+from diagnose.signals import Signals
+from diagnose.slo import parse_slo
 from diagnose.windows import build_signals
 from probes.recording import Entry
 from probes.records import BlockCensus
-from tests.builders import START_UNIX, Engine, Machine, make_signals, make_steps, varied, watch, with_prefill
+from tests.builders import START_UNIX, Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
 from tests.diagnose import cases
 from tests.diagnose.cases import finding, look, texts, verdict
 
-BARE_GAUGES = {"device_memory_total": 100e9, "device_memory_reserved": 98e9, "running": (8.0, 8.0, 8.0)}
+BARE_GAUGES: dict[str, float | Sequence[float]] = {
+    "device_memory_total": 100e9,
+    "device_memory_reserved": 98e9,
+    "running": (8.0, 8.0, 8.0),
+}
 
 
 def thrice_as_slow(**options) -> Diagnosis:
@@ -70,7 +78,7 @@ def test_reserved_memory_is_not_called_occupied():
 
 
 def test_thrice_the_latency_inside_an_absolute_objective_is_no_hard_failure():
-    inside = thrice_as_slow(objectives=cases.parse_slo("itl_p50=60ms"))
+    inside = thrice_as_slow(objectives=parse_slo("itl_p50=60ms"))
     assert verdict(inside, "hard_failure") != "supported"
     assert inside.decision.kind == "measure"
     assert inside.exit_code == 3
@@ -78,7 +86,7 @@ def test_thrice_the_latency_inside_an_absolute_objective_is_no_hard_failure():
 
 def test_a_breached_absolute_objective_contains_at_once():
     """The same telemetry, with an objective that it certainly breaks."""
-    diagnosis = thrice_as_slow(objectives=cases.parse_slo("itl_p50=20ms"))
+    diagnosis = thrice_as_slow(objectives=parse_slo("itl_p50=20ms"))
     assert verdict(diagnosis, "hard_failure") == "supported"
     assert diagnosis.decision.kind == "contain"
     assert diagnosis.exit_code == 4
@@ -92,12 +100,12 @@ def test_a_breached_absolute_objective_contains_at_once():
 
 def test_an_objective_inside_the_bucket_is_open_not_breached():
     """p50 lies in (30, 50] ms: 40 ms may or may not be met. At 30 ms it certainly is not; at 50 ms it certainly is."""
-    inside = thrice_as_slow(objectives=cases.parse_slo("itl_p50=40ms"))
+    inside = thrice_as_slow(objectives=parse_slo("itl_p50=40ms"))
     assert verdict(inside, "hard_failure") == "undetermined"
     assert "the limit lies inside the bucket" in texts(inside, "hard_failure")
     assert inside.exit_code == 3
-    assert verdict(thrice_as_slow(objectives=cases.parse_slo("itl_p50=30ms")), "hard_failure") == "supported"
-    assert "itl_p50=50ms" not in texts(thrice_as_slow(objectives=cases.parse_slo("itl_p50=50ms")), "hard_failure")
+    assert verdict(thrice_as_slow(objectives=parse_slo("itl_p50=30ms")), "hard_failure") == "supported"
+    assert "itl_p50=50ms" not in texts(thrice_as_slow(objectives=parse_slo("itl_p50=50ms")), "hard_failure")
 
 
 def test_interference_in_breach_halves_the_budget_and_says_how_to_undo_it():
@@ -162,14 +170,14 @@ class Hits(Engine):
         return text
 
 
-def hit_rate(signals):
-    return signals.delta("prefix_hit_tokens") / signals.delta("prefix_query_tokens")
+def hit_rate(signals: Signals) -> float:
+    return signals.counters["prefix_hit_tokens"].delta / signals.counters["prefix_query_tokens"].delta
 
 
 def test_mixed_steps_three_times_as_slow_support_and_do_not_confirm():
     """60 ms against 20 ms."""
     machine = Machine(base_us=20_000, per_sequence_us=0, per_context_ns=0, per_prefill_token_us=40, per_pair_ns=0)
-    diagnosis = look(watch(make_steps(300, lambda i: cases.replace(varied(i), prefill=1000 * (i % 5 == 4)), machine)))
+    diagnosis = look(watch(make_steps(300, lambda i: replace(varied(i), prefill=1000 * (i % 5 == 4)), machine)))
     assert "mixed steps take 3.0x" in texts(diagnosis, "prefill_interference")
     assert verdict(diagnosis, "prefill_interference") == "supported"
 
@@ -201,7 +209,12 @@ def test_a_pool_whose_counts_may_overlap_is_not_judged():
 
 
 def pool_signals(free: float, includes: bool | None):
-    gauges = {"blocks_active": 20, "blocks_reclaimable": 60, "blocks_free": free, **BARE_GAUGES}
+    gauges: dict[str, float | Sequence[float]] = {
+        "blocks_active": 20,
+        "blocks_reclaimable": 60,
+        "blocks_free": free,
+        **BARE_GAUGES,
+    }
     return make_signals(gauges=gauges, counters={"preemptions": 0}, free_includes_reclaimable=includes)
 
 
@@ -328,10 +341,10 @@ def test_a_rule_that_was_not_evaluated_is_printed_as_not_checked():
 
 def test_a_prefill_stall_is_attributed_to_the_prefill_of_its_step():
     """4 decodes, and one 4096-token prompt computed whole in step 60: the four gaps that end there hold it, no other does."""
-    base = lambda _: cases.Plan(4, 4000)  # noqa: E731
+    base = lambda _: Plan(4, 4000)  # noqa: E731
 
     def plan(index):
-        return cases.replace(base(index), prefill=4096) if index == 60 else base(index)
+        return replace(base(index), prefill=4096) if index == 60 else base(index)
 
     diagnosis = look(watch(make_steps(90, plan)))
     slow = [gap for gap in diagnosis.case.analysis.gaps if gap.seconds > 0.05]
