@@ -53,9 +53,7 @@ NUMBER = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True).map(repr),
 )
 SPACE = st.sampled_from(["", " ", "  "])
-
-
-BRACES = st.booleans()
+EMPTY = st.sampled_from(["", "{}"])
 
 
 def escaped(value: str) -> str:
@@ -67,7 +65,7 @@ def sample_lines(draw: st.DrawFn) -> str:
     labels = draw(st.dictionaries(LABEL_NAME, LABEL_VALUE, max_size=3))
     pairs = [f'{draw(SPACE)}{k}{draw(SPACE)}={draw(SPACE)}"{escaped(v)}"{draw(SPACE)}' for k, v in labels.items()]
     comma = draw(st.sampled_from(["", ","])) if pairs else ""
-    inner = "{" + ",".join(pairs) + comma + "}" if pairs or draw(BRACES) else ""
+    inner = "{" + ",".join(pairs) + comma + "}" if pairs else draw(EMPTY)
     stamp = draw(st.sampled_from(["", " 1700000000000", " 17"]))
     tail = draw(st.sampled_from(["", " ", "\r", "  \r"]))
     return f"{draw(SPACE)}{draw(NAME)}{draw(SPACE) if inner else ''}{inner} {draw(NUMBER)}{stamp}{tail}"

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tests.builders import Engine, make_signals, watch
 from tests.diagnose import cases
 from tests.diagnose.cases import look
 
-SITUATIONS = {
+SITUATIONS: dict[str, Callable[[], Diagnosis]] = {
     "interference": lambda: look(cases.interference(ttft=0.8), cases.quiet(ttft=0.2)),
     "bandwidth": lambda: look(cases.long_contexts(), cases.short_contexts()),
     "exhaustion": lambda: look(cases.exhaustion(), slo="itl_p99=200ms,ttft_p95=2s"),

@@ -341,10 +341,9 @@ def test_a_rule_that_was_not_evaluated_is_printed_as_not_checked():
 
 def test_a_prefill_stall_is_attributed_to_the_prefill_of_its_step():
     """4 decodes, and one 4096-token prompt computed whole in step 60: the four gaps that end there hold it, no other does."""
-    base = lambda _: Plan(4, 4000)  # noqa: E731
 
-    def plan(index):
-        return replace(base(index), prefill=4096) if index == 60 else base(index)
+    def plan(index: int) -> Plan:
+        return Plan(4, 4000, prefill=4096 if index == 60 else 0)
 
     diagnosis = look(watch(make_steps(90, plan)))
     slow = [gap for gap in diagnosis.case.analysis.gaps if gap.seconds > 0.05]
