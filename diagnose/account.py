@@ -47,6 +47,8 @@ class Gap(NamedTuple):
     parts: tuple[float, ...]
     """In the order of PARTS; they add up to `seconds`."""
     floor: float
+    booked: float
+    """What the step's own figures add up to: more than `seconds` when the engine booked time twice."""
     step: StepRecord
 
 
@@ -110,6 +112,12 @@ class StepAnalysis:
         total = sum(gap.seconds * gap.tokens for gap in self.gaps)
         slow = sum(gap.seconds * gap.tokens for gap in self.gaps if gap.seconds >= factor * gap.floor)
         return slow / total if total else 0.0
+
+    def overbooked_share(self) -> float:
+        """Time that the records book beyond the time that went by, as a share of it: nought on a sound engine."""
+        total = sum(gap.seconds * gap.tokens for gap in self.gaps)
+        extra = sum(max(0.0, gap.booked - gap.seconds) * gap.tokens for gap in self.gaps)
+        return extra / total if total else 0.0
 
     def stalled_tokens_share(self, factor: float) -> float:
         slow = sum(gap.tokens for gap in self.gaps if gap.seconds >= factor * gap.floor)
@@ -186,19 +194,23 @@ def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
         if record.step_id != before.step_id + 1:
             continue  # lost records: what happened in between is unknown
         interval = (record.emit_ns - before.emit_ns) / 1e9
-        parts, floor = _split(before, record, interval, model)
+        if interval <= 0:
+            continue  # two clocks, or a broken record: no time went by that could be split
+        known = _split(before, record, model)
+        parts = _fitted_into(known, interval)
+        parts[-1] += max(0.0, interval - sum(parts))
+        floor, booked = model.floor(record), sum(known)
         if record.num_regular_gaps:
-            yield Gap(interval, record.num_regular_gaps, tuple(parts), floor, record)
+            yield Gap(interval, record.num_regular_gaps, tuple(parts), floor, booked, record)
         for late_ns in record.late_gaps_ns:
             seconds = late_ns / 1e9
-            waited = max(0.0, seconds - interval)
-            late = list(parts)
-            late[PARTS.index("preempted" if record.recomputed_tokens else "deferred")] += waited
-            late[-1] += seconds - waited - interval  # 0 but for a gap shorter than the interval
-            yield Gap(seconds, 1, tuple(late), floor, record)
+            late = _fitted_into(parts, seconds)
+            late[PARTS.index("preempted" if record.recomputed_tokens else "deferred")] += max(0.0, seconds - interval)
+            yield Gap(seconds, 1, tuple(late), floor, booked, record)
 
 
-def _split(before: StepRecord, record: StepRecord, interval: float, model: DecodeModel) -> tuple[list[float], float]:
+def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[float]:
+    """What the records book of the time between two emissions, in the order of PARTS."""
     compute, floor = model.compute_seconds(record), model.floor(record)
     decode_part = min(compute, floor)
     excess = compute - decode_part
@@ -216,9 +228,13 @@ def _split(before: StepRecord, record: StepRecord, interval: float, model: Decod
         "idle": max(0, record.start_ns - before.end_ns) / 1e9,
         "lock_wait": record.lock_wait_ns / 1e9,
     }
-    parts = [known.get(name, 0.0) for name in PARTS]
-    parts[-1] = interval - sum(parts)
-    return parts, floor
+    return [known.get(name, 0.0) for name in PARTS]
+
+
+def _fitted_into(parts: Sequence[float], seconds: float) -> list[float]:
+    """The parts as they are, or shrunk alike where an engine booked more time than went by: no part is ever negative."""
+    booked = sum(parts)
+    return [part * seconds / booked for part in parts] if booked > seconds else list(parts)
 
 
 def excess_parts(account: Account, reference_floor: float) -> dict[str, float]:

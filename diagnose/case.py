@@ -1,6 +1,7 @@
 """What a rule sees: signals and step analysis of the incident and, if there is one, of the baseline."""
 
 from dataclasses import dataclass
+from math import inf
 
 from diagnose.account import (
     HOST_PARTS,
@@ -34,6 +35,13 @@ class Window:
         if histogram is None or bounds is None:
             return None
         return bounds, round(histogram.count), histogram.source
+
+    def mean_gap(self) -> float | None:
+        """Mean inter-token gap, seconds."""
+        if (account := self.analysis.account_all()) is not None:
+            return account.total_seconds
+        histogram = self.signals.histograms.get("inter_token_latency")
+        return histogram.mean if histogram is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +77,18 @@ class Excess:
 @dataclass(frozen=True, slots=True)
 class Case:
     target: str
-    """How the target is named in commands."""
+    """How the target is named: its URL, or the files that stand for it."""
     is_live: bool
     incident: Window
     baseline: Window | None
     policy: Policy
     events: tuple[Event, ...]
     objectives: tuple[Objective, ...]
+
+    @property
+    def address(self) -> str:
+        """Where a command reaches the live server; files do not say, so that the reader fills it in."""
+        return self.target if self.target.startswith(("http://", "https://")) else "http://HOST:PORT"
 
     @property
     def signals(self) -> Signals:
@@ -126,22 +139,34 @@ class Case:
         return share is not None and share >= self.policy.material_stall_share
 
     def median_shift(self) -> float | None:
-        """p50 ITL against the baseline's; None without one."""
+        """p50 ITL against the baseline's. From buckets: by how much at least; None when the buckets cannot tell them apart."""
         if self.baseline is None:
             return None
         now = self.incident.latency("inter_token_latency", 0.5)
         before = self.baseline.latency("inter_token_latency", 0.5)
-        if now is None or before is None or before[0].high in (0.0, float("inf")):
+        if now is None or before is None or not 0 < before[0].high < inf:
             return None
-        return now[0].high / before[0].high
+        if now[0].exact and before[0].exact:
+            return now[0].high / before[0].high
+        least, most = now[0].low / before[0].high, now[0].high / max(before[0].low, 1e-9)
+        return least if least > 1 else most if most < 1 else None
+
+    def mean_shift(self) -> float | None:
+        """Mean ITL against the baseline's: exact from any histogram, where a median is known to a bucket only."""
+        if self.baseline is None:
+            return None
+        now, before = self.incident.mean_gap(), self.baseline.mean_gap()
+        return now / before if now is not None and before else None
 
     def itl_moved(self) -> bool | None:
         """Whether inter-token latency shows a symptom at all; None when nothing can say."""
-        shift = self.median_shift()
-        known = self.stall_share() is not None or shift is not None
-        if not known:
+        exact = bool(self.analysis.gaps)
+        # Step records show the tail as stalls; without them a moved mean is all that buckets leave of a moved tail.
+        shifts = [self.median_shift(), None if exact else self.mean_shift()]
+        known = [shift for shift in shifts if shift is not None]
+        if not exact and not known:
             return None
-        return self.has_stalls() or (shift is not None and shift >= self.policy.shift_ratio)
+        return self.has_stalls() or any(shift >= self.policy.shift_ratio for shift in known)
 
     def mixed_ratio(self) -> float | None:
         return mixed_ratio(self.analysis)

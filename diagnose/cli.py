@@ -69,9 +69,9 @@ def main() -> None:
 
     check_rooms()
     try:
-        stallscope.main(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        # What a command returns is nothing, but for the exit code that `--help` and ctx.exit() end with.
+        code = stallscope.main(prog_name="stallscope", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

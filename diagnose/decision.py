@@ -79,7 +79,7 @@ def _contain(case: Case, primary: str | None) -> Decision:
         steps = (
             "take the target out of the load balancer, then restart it with its last known good configuration",
             "keep its log, exit code and the recording of this window before the restart",
-            f"verify: curl -fsS {case.target}/health && {command_live(case, '--window 30s')}",
+            f"verify: curl -fsS {case.address}/health && {command_live(case, '--window 30s')}",
             "undo: put it back behind the load balancer only after the verification",
         )
         return Decision(
@@ -119,9 +119,9 @@ def _experiment(case: Case, cause: str) -> Decision:
             DecisionKind.EXPERIMENT,
             f"{cause} is supported, not confirmed: compare token budget {budget:.0f} with {smaller} under the same load",
             (
-                f"stallscope record {case.target} --for 60s -o budget-{budget:.0f}.rec",
+                f"stallscope record {case.address} --for 60s -o budget-{budget:.0f}.rec",
                 _set_budget(case, smaller),
-                f"stallscope diagnose {case.target} --window 60s --baseline budget-{budget:.0f}.rec",
+                f"stallscope diagnose {case.address} --window 60s --baseline budget-{budget:.0f}.rec",
                 f"undo: {_set_budget(case, budget)}",
                 "repeat in random order; one pair shows a direction, six pairs can show p < 0.05",
             ),
@@ -138,9 +138,9 @@ def _experiment(case: Case, cause: str) -> Decision:
         DecisionKind.EXPERIMENT,
         f"{cause} is supported, not confirmed: compare the present setting with {knobs.get(cause, 'one knob changed')}",
         (
-            f"stallscope record {case.target} --for 60s -o before.rec",
+            f"stallscope record {case.address} --for 60s -o before.rec",
             "change that one knob; keep arrivals, prompts, cache warmth and precision",
-            f"stallscope diagnose {case.target} --window 60s --baseline before.rec",
+            f"stallscope diagnose {case.address} --window 60s --baseline before.rec",
             "change it back and repeat in random order",
         ),
         "nothing but a controlled comparison confirms a cause",
@@ -177,7 +177,7 @@ def _nothing(case: Case, findings: list[Finding]) -> Decision:
 
 def _set_budget(case: Case, budget: float) -> str:
     return (
-        f'curl -fsS -X POST {case.target}/admin/limits -H "Authorization: Bearer $(cat TOKEN_FILE)" '
+        f'curl -fsS -X POST {case.address}/admin/limits -H "Authorization: Bearer $(cat TOKEN_FILE)" '
         f"-d '{{\"max_batched_tokens\": {int(budget)}}}'"
     )
 

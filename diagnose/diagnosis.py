@@ -70,6 +70,7 @@ def diagnose(
     excess = case.excess()
     primary = choose_primary(findings, case, excess)
     protocol = checklist(case)
+    broken = any(f.name == "hard_failure" and f.is_supported for f in findings)
     return Diagnosis(
         case=case,
         findings=tuple(sorted(findings, key=_rank)),
@@ -80,7 +81,7 @@ def diagnose(
         protocol=protocol,
         decision=decide(case, findings, primary, protocol),
         warnings=(*warnings, *_window_warnings(case, excess)),
-        idle=is_idle(case),
+        idle=is_idle(case) and not broken,
     )
 
 
@@ -144,9 +145,15 @@ def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
         )
     if signals.length_seconds is None and signals.num_scrapes >= 2:
         warnings.append("the window's length is unknown: only ratios of counters are used, no rate")
+    warnings += _event_warnings(case)
     gaps = case.analysis.num_gaps
     if 0 < gaps < policy.min_p99_gaps:
         warnings.append(f"only {gaps} inter-token gaps: p99 rests on {max(1, round(gaps * 0.01))} of them")
+    overbooked = case.analysis.overbooked_share()
+    if overbooked >= policy.overbooked_share:
+        warnings.append(
+            f"the step records book {percent(overbooked)} more time than went by: their parts overlap, and were shrunk to fit"
+        )
     model = case.analysis.model
     if model is not None and model.slowdown >= policy.contended_slowdown:
         warnings.append(
@@ -160,4 +167,21 @@ def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
                 f"{percent(excess.share('off_cpu'))} of the excess passed while the engine's thread had no core: look for other "
                 "processes on this machine, and for threads of the server that hold the interpreter lock"
             )
+    return warnings
+
+
+_EVENT_TEXTS = {
+    "unreachable": "scrapes failed",
+    "bad_answer": "answers were no metrics page",
+    "no_step_records": "reads of step records failed",
+}
+
+
+def _event_warnings(case: Case) -> list[str]:
+    """What went wrong on the way to the evidence, by kind."""
+    warnings: list[str] = []
+    for kind, text in _EVENT_TEXTS.items():
+        found = [event.detail for event in case.events if event.kind == kind]
+        if found:
+            warnings.append(f"{len(found)} {text}, the first with: {found[0]}")
     return warnings

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from diagnose.errors import SourceError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
 from probes.recording import Entry
 from probes.records import StepRecord
-from probes.wire import StepsHeader, WireError, decode_steps
+from probes.wire import StepsHeader, decode_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to the target while it was watched: unreachable, bad_answer, unhealthy, gone, interrupted."""
+    """Something that happened to the target while it was watched: unreachable, bad_answer, no_step_records, gone."""
 
     unix: float
     kind: str
@@ -52,11 +53,7 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
     parser = ExpositionParser()
     for entry in entries:
         if entry.kind == "exposition":
-            try:
-                page = parser.parse(entry.body)
-            except ExpositionError as error:
-                raise SourceError(f"{target}: not a readable metrics page: {error}") from None
-            observation.scrapes.append(Scrape(entry.unix if entry.unix >= 0 else None, page))
+            _add_page(observation, parser, entry)
         elif entry.kind == "steps":
             _add_steps(observation, entry)
         elif entry.kind == "event":
@@ -69,10 +66,21 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
     return observation
 
 
+def _add_page(observation: Observation, parser: ExpositionParser, entry: Entry) -> None:
+    try:
+        page = parser.parse(entry.body)
+    except ExpositionError as error:
+        if not observation.scrapes:
+            raise SourceError(f"{observation.target}: not a readable metrics page: {error}") from None
+        observation.events.append(Event(entry.unix, "bad_answer", f"not a readable metrics page: {error}"))
+        return
+    observation.scrapes.append(Scrape(entry.unix if 0 <= entry.unix < inf else None, page))
+
+
 def _add_steps(observation: Observation, entry: Entry) -> None:
     try:
         header, records = decode_steps(entry.body)
-    except WireError as error:
+    except (ValueError, TypeError, RecursionError) as error:  # WireError, and what JSON can hold besides
         raise SourceError(f"{observation.target}: step records: {error}") from None
     known = observation.steps_header
     if known is not None and known.engine_id != header.engine_id:

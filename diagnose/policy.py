@@ -29,6 +29,9 @@ class Policy:
     incomplete_other_share: float = 0.10
     """With more than a tenth of the excess unexplained the account is incomplete and names no primary."""
 
+    overbooked_share: float = 0.05
+    """Records that book a twentieth more time than went by overlap their parts: the account then shows shares, not times."""
+
     min_dose_range: float = 1.5
     """A dose response needs doses that differ by half: chunks of one size only order the noise."""
 

@@ -26,7 +26,7 @@ def _buckets(case: Case) -> Measurement:
     if pool is not None:
         includes = "includes" if case.signals.free_includes_reclaimable else "does not include"
         found = f"{bucket_text(pool)}; the engine's free count {includes} reclaimable"
-    return Measurement("block buckets", pool is not None, found, f"curl -s {case.target}/debug/census")
+    return Measurement("block buckets", pool is not None, found, f"curl -s {case.address}/debug/census")
 
 
 def _steps(case: Case) -> Measurement:
@@ -40,7 +40,7 @@ def _steps(case: Case) -> Measurement:
             k for k in ("decode", "mixed", "prefill") if (h := histograms.get(f"step_{k}")) is not None and h.count
         ]
         found = f"only step duration histograms ({', '.join(kinds)})" if kinds else "no step durations by kind"
-    return Measurement("step durations by kind", done, found, f"stallscope diagnose {case.target} --window 30s")
+    return Measurement("step durations by kind", done, found, f"stallscope diagnose {case.address} --window 30s")
 
 
 def _host(case: Case) -> Measurement:
@@ -55,7 +55,7 @@ def _host(case: Case) -> Measurement:
         )
         if lock is not None and lock.count:
             found += f"; {lock.count:.0f} lock takings timed by site"
-    return Measurement("host scheduling and lock", done, found, f"stallscope diagnose {case.target} --window 30s")
+    return Measurement("host scheduling and lock", done, found, f"stallscope diagnose {case.address} --window 30s")
 
 
 def _comparison(case: Case) -> Measurement:
@@ -63,6 +63,6 @@ def _comparison(case: Case) -> Measurement:
         "controlled comparison",
         False,
         "not done: two arms that differ in one knob, in paired blocks, under matched load",
-        f"stallscope record {case.target} --for 60s -o arm-a.rec, change one knob, "
-        f"stallscope diagnose {case.target} --window 60s --baseline arm-a.rec",
+        f"stallscope record {case.address} --for 60s -o arm-a.rec, change one knob, "
+        f"stallscope diagnose {case.address} --window 60s --baseline arm-a.rec",
     )

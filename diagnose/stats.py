@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 
 def weighted_quantile(values: Sequence[float], weights: Sequence[float], q: float) -> float:
@@ -96,7 +96,8 @@ def robust_fit(rows: Sequence[Sequence[float]], y: Sequence[float], rounds: int 
     """Least absolute-like fit by iteratively reweighted least squares (Huber weights on the median absolute residual).
 
     Coefficients that come out negative are dropped and the rest fitted again: none of the costs modelled here can be
-    negative. Needs at least one row; columns that do not vary share their effect with the first column that does.
+    negative. Needs at least one row; a column that depends on those before it (a batch that never varies) gets 0, and its
+    effect is theirs.
     """
     if not rows:
         raise ValueError("fit of nothing")
@@ -129,8 +130,8 @@ def _nonnegative_least_squares(
     used = list(range(width))
     while used:
         solution = _solve_normal_equations(rows, y, weights, used)
-        if solution is None:
-            used.pop()  # collinear: the later column says nothing new
+        if isinstance(solution, int):
+            used.pop(solution)  # collinear: it says nothing that the columns before it do not
             continue
         worst = min(range(len(used)), key=solution.__getitem__)
         if solution[worst] >= 0:
@@ -144,15 +145,38 @@ def _nonnegative_least_squares(
 
 def _solve_normal_equations(
     rows: Sequence[Sequence[float]], y: Sequence[float], weights: Sequence[float], used: list[int]
-) -> list[float] | None:
-    """Gauss elimination on columns scaled to unit size; None when they are collinear."""
+) -> list[float] | int:
+    """Gauss elimination on columns scaled to unit size; the place in `used` of the first column that depends on those before.
+
+    No pivoting: the matrix is positive semi-definite, and a pivot that vanishes names its column.
+    """
     scale = [max(abs(row[c]) for row in rows) for c in used]
-    if not all(s > 0 and isfinite(s) for s in scale):
-        return None
+    for place, size in enumerate(scale):
+        if not 0 < size < inf:
+            return place
     n = len(used)
+    a = _normal_equations(rows, y, weights, list(zip(used, scale, strict=True)))
+    for i in range(n):
+        if a[i][i] < 1e-9 * sum(weights):
+            return i
+        for r in range(i + 1, n):
+            factor = a[r][i] / a[i][i]
+            for c in range(i, n + 1):
+                a[r][c] -= factor * a[i][c]
+    solution = [0.0] * n
+    for i in reversed(range(n)):
+        solution[i] = (a[i][n] - sum(a[i][j] * solution[j] for j in range(i + 1, n))) / a[i][i]
+    return [value / size for value, size in zip(solution, scale, strict=True)]
+
+
+def _normal_equations(
+    rows: Sequence[Sequence[float]], y: Sequence[float], weights: Sequence[float], columns: list[tuple[int, float]]
+) -> list[list[float]]:
+    """X'WX with X'Wy as its last column, of columns divided by their scale."""
+    n = len(columns)
     a = [[0.0] * (n + 1) for _ in range(n)]
     for row, value, weight in zip(rows, y, weights, strict=True):
-        x = [row[c] / s for c, s in zip(used, scale, strict=True)]
+        x = [row[c] / size for c, size in columns]
         for i in range(n):
             wi = weight * x[i]
             for j in range(i, n):
@@ -161,16 +185,4 @@ def _solve_normal_equations(
     for i in range(n):
         for j in range(i):
             a[i][j] = a[j][i]
-    for i in range(n):
-        pivot = max(range(i, n), key=lambda r: abs(a[r][i]))
-        a[i], a[pivot] = a[pivot], a[i]
-        if abs(a[i][i]) < 1e-9 * len(rows):
-            return None
-        for r in range(i + 1, n):
-            factor = a[r][i] / a[i][i]
-            for c in range(i, n + 1):
-                a[r][c] -= factor * a[i][c]
-    solution = [0.0] * n
-    for i in reversed(range(n)):
-        solution[i] = (a[i][n] - sum(a[i][j] * solution[j] for j in range(i + 1, n))) / a[i][i]
-    return [value / s for value, s in zip(solution, scale, strict=True)]
+    return a

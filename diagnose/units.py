@@ -1,4 +1,4 @@
-"""Durations in and out, for people: `20s`, `200ms`, `1.5m`; numbers with a sensible number of digits."""
+"""Figures for people: durations in and out (`20s`, `200ms`, `1.5m`), sizes and shares with a sensible number of digits."""
 
 import re
 
@@ -26,7 +26,7 @@ def seconds(value: float) -> str:
         return f"{value * 1e3:.0f} ms"
     if value >= 0.0000995:
         return f"{value * 1e3:.1f} ms"
-    if value == 0:
+    if value < 5e-7:  # nothing, or what rounding left of it
         return "0 ms"
     return f"{value * 1e6:.0f} us"
 
@@ -40,7 +40,12 @@ def binary_bytes(value: float) -> str:
     return f"{value:.2f} TiB"
 
 
+def printable(text: str) -> str:
+    """Text from elsewhere without control characters: a target must not steer the reader's terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def percent(ratio: float) -> str:
-    if 0 < ratio < 0.0095:
+    if 0.0005 <= ratio < 0.0095:
         return f"{ratio * 100:.1f} %"
     return f"{ratio * 100:.0f} %"

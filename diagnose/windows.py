@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import pairwise
-from math import inf
+from math import inf, isfinite
 
 from diagnose.dialects.base import Dialect, Pick
 from diagnose.errors import NotEnough
@@ -12,8 +12,12 @@ from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
 
 
 def build_signals(observation: Observation, dialect: Dialect) -> Signals:
-    """Raises NotEnough when there are fewer than two scrapes: a single one has no window."""
-    if len(observation.scrapes) < 2 and not observation.steps:
+    """Raises NotEnough when there are fewer than two scrapes: a single one has no window.
+
+    A target that went away after its first answer needs no window: that it is gone is evidence enough.
+    """
+    gone = any(event.kind == "gone" for event in observation.events)
+    if len(observation.scrapes) < 2 and not observation.steps and not gone:
         raise NotEnough(
             f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
             "Give a second file, a recording, or watch the live target"
@@ -38,23 +42,35 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
     return signals
 
 
-def _increase(values: Iterable[float]) -> float:
-    """Growth of a cumulative series; a fall is a reset, after which the new value is all growth."""
-    return sum(after - before if after >= before else after for before, after in pairwise(values))
+def _growth(before: float, after: float) -> float:
+    """Of a cumulative series; a fall is a reset, after which the new value is all growth."""
+    return after - before if after >= before else after
+
+
+def _increase(values: Iterable[float | None]) -> float | None:
+    """Growth over the pages that say something; None when fewer than two do."""
+    known = [value for value in values if value is not None]
+    return sum(_growth(before, after) for before, after in pairwise(known)) if len(known) >= 2 else None
 
 
 def _read_counters(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
     for name, pick in dialect.counters.items():
-        series = _series(pages, pick)
-        if series is not None:
-            signals.counters[name] = Counter(_increase(series), str(pick))
-    if dialect.failures is not None and any(_has_family(page, dialect.failures) for page in pages):
-        kinds = {dict(key).get("kind", "unknown") for page in pages for key in page.samples.get(dialect.failures, ())}
-        for kind in sorted(kinds):
-            # A label that first appears inside the window started from zero.
-            values = [page.value(dialect.failures, kind=kind) or 0.0 for page in pages]
-            signals.failures[kind] = _increase(values)
-        signals.counters["failures"] = Counter(sum(signals.failures.values()), dialect.failures)
+        increase = _increase(_cumulative(page, pick) for page in pages)
+        if increase is not None:
+            signals.counters[name] = Counter(increase, str(pick))
+    if dialect.failures is not None:
+        _read_failures(signals, pages, dialect.failures)
+
+
+def _read_failures(signals: Signals, pages: list[Exposition], metric: str) -> None:
+    if sum(_has_family(page, metric) for page in pages) < 2:
+        return
+    kinds = {dict(key).get("kind", "unknown") for page in pages for key in page.samples.get(metric, ())}
+    for kind in sorted(kinds):
+        increase = _increase(_cumulative(page, Pick(metric, (("kind", kind),))) for page in pages)
+        if increase is not None:
+            signals.failures[kind] = increase
+    signals.counters["failures"] = Counter(sum(signals.failures.values()), metric)
 
 
 def _read_info(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
@@ -69,26 +85,31 @@ def _has_family(page: Exposition, metric: str) -> bool:
     return metric in page.samples or metric in page.types
 
 
-def _series(pages: list[Exposition], pick: Pick) -> list[float] | None:
-    """One value per page. A series that a page lacks counts as zero only if another page has it."""
-    labels = dict(pick.labels)
-    values = [page.value(pick.metric, **labels) for page in pages]
-    if all(value is None for value in values):
-        # A labelled counter without the label yet: the family is there, so zero is known.
-        return [0.0] * len(pages) if labels and any(_has_family(page, pick.metric) for page in pages) else None
-    return [0.0 if value is None else value for value in values]
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+def _cumulative(page: Exposition, pick: Pick) -> float | None:
+    """A counter's value on one page. A label not there yet started from zero; NaN and Inf say nothing."""
+    value = page.value(pick.metric, **dict(pick.labels))
+    if value is None:
+        return 0.0 if _has_family(page, pick.metric) else None
+    return _finite(value)
 
 
 def _read_gauges(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
     for name, pick in dialect.gauges.items():
-        labels = dict(pick.labels)
-        family = [page for page in pages if _has_family(page, pick.metric)]
-        values = [page.value(pick.metric, **labels) for page in family]
-        known = [value for value in values if value is not None]
-        if known:
-            signals.gauges[name] = Gauge(tuple(0.0 if value is None else value for value in values), str(pick))
-        elif family and labels:
-            signals.gauges[name] = Gauge((0.0,) * len(family), str(pick))
+        values = [value for page in pages if (value := _level(page, pick)) is not None]
+        if values:
+            signals.gauges[name] = Gauge(tuple(values), str(pick))
+
+
+def _level(page: Exposition, pick: Pick) -> float | None:
+    """A gauge's value on one page. A label that a declared family lacks counts nothing: zero."""
+    value = page.value(pick.metric, **dict(pick.labels))
+    if value is None:
+        return 0.0 if pick.labels and _has_family(page, pick.metric) else None
+    return _finite(value)
 
 
 def _read_histograms(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
@@ -99,23 +120,51 @@ def _read_histograms(signals: Signals, pages: list[Exposition], dialect: Dialect
 
 
 def _histogram(pages: list[Exposition], pick: Pick) -> HistogramWindow | None:
-    cumulative = [_cumulative_buckets(page, pick) for page in pages]
-    bounds = sorted({bound for buckets in cumulative for bound in buckets})
+    family = [page for page in pages if pick.metric + "_bucket" in page.samples or pick.metric in page.types]
+    buckets = [found for page in family if (found := _buckets(page, pick)) is not None]
+    filled = [found for found in buckets if found]
+    if len(buckets) < 2 or not filled:
+        return None
+    # A bucket that only some pages have cannot be followed; its samples count in the next one.
+    bounds = sorted(set.intersection(*(set(found) for found in filled)) - {_SUM})
     if not bounds or bounds[-1] != inf:
         return None
-    growth = [_increase(buckets.get(bound, 0.0) for buckets in cumulative) for bound in bounds]
-    counts = [growth[0], *(max(0.0, after - before) for before, after in pairwise(growth))]
-    sums = [page.value(pick.metric + "_sum", **dict(pick.labels)) or 0.0 for page in pages]
-    return HistogramWindow(tuple(bounds[:-1]), tuple(counts), _increase(sums), str(pick))
+    growth = dict.fromkeys([*bounds, _SUM], 0.0)
+    for before, after in pairwise(buckets):
+        # One bucket that fell means that all of them began again.
+        reset = any(after.get(key, 0.0) < before.get(key, 0.0) for key in growth)
+        for key in growth:
+            growth[key] += after.get(key, 0.0) - (0.0 if reset else before.get(key, 0.0))
+    at_most = [growth[bound] for bound in bounds]
+    counts = [at_most[0], *(max(0.0, after - before) for before, after in pairwise(at_most))]
+    return HistogramWindow(tuple(bounds[:-1]), tuple(counts), growth[_SUM], str(pick))
 
 
-def _cumulative_buckets(page: Exposition, pick: Pick) -> dict[float, float]:
+_SUM = -inf
+"""Key of the sum beside the buckets' bounds."""
+
+
+def _buckets(page: Exposition, pick: Pick) -> dict[float, float] | None:
+    """Cumulative counts by bound, and the sum; empty when no series carries the labels yet, None when a value is no number."""
     buckets: dict[float, float] = {}
     for key, value in page.samples.get(pick.metric + "_bucket", {}).items():
         if all(pair in key for pair in pick.labels):
-            bound = float(dict(key).get("le", "nan"))
+            bound = _bound(dict(key).get("le", ""))
+            if bound is None or not isfinite(value):
+                return None
             buckets[bound] = buckets.get(bound, 0.0) + value
-    return buckets
+    total = page.value(pick.metric + "_sum", **dict(pick.labels)) if buckets else 0.0
+    if total is None or not isfinite(total):
+        return None
+    return {**buckets, _SUM: total} if buckets else {}
+
+
+def _bound(text: str) -> float | None:
+    try:
+        bound = float(text)
+    except ValueError:
+        return None
+    return bound if bound > -inf else None  # NaN is no bound either
 
 
 def _detect_restart(signals: Signals) -> None:

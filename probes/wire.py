@@ -95,10 +95,13 @@ def decode_step(value: Any) -> StepRecord:
         kind = StepKind(value["kind"])
         census = BlockCensus(**value["census"])
         device = None if value["device_ns"] is None else DeviceTime(**value["device_ns"])
+        late_gaps = tuple(value["late_gaps_ns"])
     except (TypeError, ValueError) as error:
         raise WireError(f"step record {value['step_id']}: {error}") from None
+    if not all(type(number) is int for group in (census, device or (), late_gaps) for number in group):
+        raise WireError(f"step record {value['step_id']}: census, device_ns and late_gaps_ns should hold integers")
     fields = {name: value[name] for name in StepRecord._fields}
-    fields |= {"kind": kind, "census": census, "device_ns": device, "late_gaps_ns": tuple(value["late_gaps_ns"])}
+    fields |= {"kind": kind, "census": census, "device_ns": device, "late_gaps_ns": late_gaps}
     return StepRecord(**fields)
 
 

@@ -11,7 +11,7 @@ from diagnose.commands.progress import watch_progress
 from diagnose.errors import ExitCode, SourceError
 from diagnose.sources.clock import SystemClock
 from diagnose.sources.http import Endpoint
-from diagnose.sources.live import Watch
+from diagnose.sources.live import Watch, first_page
 from probes.recording import Entry, RecordingWriter
 
 
@@ -31,8 +31,8 @@ def record_command(target: str, seconds: float, interval: float, output: Path, q
     used, 4 the target went away meanwhile (what came before is kept).
     """
     endpoint = Endpoint(target)
-    # The first answer is awaited before the file is touched: a wrong target must not replace an old recording.
-    endpoint.get("/metrics")
+    # The first answer is judged before the file is touched: a wrong target must not replace an old recording.
+    first_page(endpoint)
     try:
         with RecordingWriter(output, endpoint.url, time.time()) as writer:
             count, gone = _record(endpoint, writer, seconds, interval, quiet)

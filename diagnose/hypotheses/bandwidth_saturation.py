@@ -74,7 +74,7 @@ class BandwidthSaturation(Hypothesis):
             argument.lacks(
                 "a baseline of the same server under its usual load",
                 "saturation slows the median step; without a baseline a well used memory bus looks the same",
-                f"stallscope record {case.target} --for 60s -o baseline.rec   # in a good hour",
+                f"stallscope record {case.address} --for 60s -o baseline.rec   # in a good hour",
             )
         elif usage is None:
             argument.lacks(

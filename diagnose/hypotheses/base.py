@@ -24,11 +24,11 @@ class Hypothesis(ABC):
 
 
 def command_live(case: Case, options: str = "--window 60s") -> str:
-    return f"stallscope diagnose {case.target} {options}"
+    return f"stallscope diagnose {case.address} {options}"
 
 
 def command_records(case: Case) -> str:
     """How to get step records of this target."""
     if case.is_live:
-        return f"curl -s '{case.target}/debug/steps?since=0'"
-    return "stallscope record http://HOST:PORT --for 60s -o incident.rec   # on the live server"
+        return f"curl -s '{case.address}/debug/steps?since=0'"
+    return f"stallscope record {case.address} --for 60s -o incident.rec   # on the live server"

@@ -47,7 +47,7 @@ class ExpectedReservation(Hypothesis):
             argument.lacks(
                 "the block buckets: active, reclaimable, free, and whether free includes reclaimable",
                 "only occupancy tells a reserved pool from a full one",
-                f"curl -s {case.target}/debug/census" if case.is_live else command_live(case),
+                f"curl -s {case.address}/debug/census" if case.is_live else command_live(case),
             )
             return argument.conclude(Verdict.UNDETERMINED)
         low = pool.active_peak / pool.total < policy.pool_low

@@ -24,6 +24,7 @@ class HardFailure(Hypothesis):
         broken = [event for event in case.events if event.kind in ("gone", "engine_dead")]
         for event in broken:
             argument.say(Stance.FOR, f"{event.detail}", source=case.target)
+        self._unanswered(case, argument)
         self._counted(case, argument)
         self._restart(case, argument)
         self._objectives(case, argument)
@@ -38,6 +39,24 @@ class HardFailure(Hypothesis):
             samples=case.signals.num_scrapes,
         )
         return argument.conclude(Verdict.REFUTED)
+
+    def _unanswered(self, case: Case, argument: Argument) -> None:
+        """Failed scrapes of a target that came back: not answered throughout, and not proven broken either."""
+        failed = [event for event in case.events if event.kind in ("unreachable", "bad_answer")]
+        if not failed or any(event.kind == "gone" for event in case.events):
+            return
+        argument.say(
+            Stance.CONTEXT,
+            f"{len(failed)} of {len(failed) + case.signals.num_scrapes} scrapes failed, the first with: {failed[0].detail}",
+            value=len(failed),
+            unit="scrapes",
+            source=case.target,
+        )
+        argument.lacks(
+            "why scrapes failed while the target lived",
+            "a busy or blocked server misses scrapes; so does one that drops connections",
+            command_live(case, "--window 120s"),
+        )
 
     def _counted(self, case: Case, argument: Argument) -> None:
         if "failures" not in case.signals.counters:

@@ -28,7 +28,7 @@ class KvExhaustion(Hypothesis):
             argument.lacks(
                 "the block buckets: active, reclaimable, free, and whether free includes reclaimable",
                 "a usage figure that may count reusable blocks cannot show exhaustion",
-                f"curl -s {case.target}/debug/census" if case.is_live else command_live(case),
+                f"curl -s {case.address}/debug/census" if case.is_live else command_live(case),
             )
         else:
             near = pool.active_peak / pool.total >= policy.pool_exhausted

@@ -20,12 +20,15 @@ class Occupancy(NamedTuple):
 
 
 def occupancy(signals: Signals) -> Occupancy | None:
-    """None when a bucket is missing, or when it is unknown whether free includes reclaimable (then they must not be added)."""
+    """None when a bucket is missing, the pool is empty or the buckets contradict each other, or when it is unknown whether free
+    includes reclaimable (then they must not be added)."""
     active, reclaimable, free = (signals.last(name) for name in ("blocks_active", "blocks_reclaimable", "blocks_free"))
     if active is None or reclaimable is None or free is None or signals.free_includes_reclaimable is None:
         return None
     if signals.free_includes_reclaimable:
         free -= reclaimable
+    if free < 0 or active + reclaimable + free <= 0:
+        return None
     peak = signals.peak("blocks_active") or active
     if signals.steps:
         peak = max(peak, max(record.census.active for record in signals.steps))

@@ -29,6 +29,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 case.analysis.stalled_tokens_share(case.policy.slow_gap_factor) if case.analysis.gaps else None
             ),
             "median_shift": case.median_shift(),
+            "mean_shift": case.mean_shift(),
             "itl_moved": case.itl_moved(),
         },
         "primary": diagnosis.primary,

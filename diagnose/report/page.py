@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import click
 
+from diagnose.units import printable
+
 MIN_WIDTH, MAX_WIDTH = 60, 110
 
 STYLES: dict[str, dict[str, object]] = {
@@ -36,7 +38,7 @@ class Page:
     def line(self, text: str = "", *, indent: int = 0, hanging: int = 0, style: str = "") -> None:
         """One paragraph, wrapped; lines after the first are indented by `hanging` more. Commands are never broken in a word."""
         wrapped = textwrap.wrap(
-            text,
+            printable(text),
             self.width,
             initial_indent=" " * indent,
             subsequent_indent=" " * (indent + hanging),

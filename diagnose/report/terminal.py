@@ -53,7 +53,9 @@ def headline(diagnosis: Diagnosis) -> str:
     named = findings.get(diagnosis.primary or "")
     if named is not None:
         share = named.judgement.share_of_excess
-        part = f": {percent(share)} of the excess of the slow gaps" if share and diagnosis.case.itl_moved() else ""
+        # Without step records there is no excess to share: the rules then compare with the time of the steps.
+        whole = "the excess of the slow gaps" if diagnosis.excess is not None else "the time of the steps"
+        part = f": {percent(share)} of {whole}" if share and diagnosis.case.itl_moved() else ""
         benign = " (benign)" if named.benign else ""
         return f"{named.name} is {named.verdict.value}{benign}{part}"
     supported = [f.name for f in diagnosis.findings if f.is_supported]
@@ -168,7 +170,7 @@ def _finding(page: Page, finding: Finding, *, brief: bool, verbose: bool) -> Non
     evidence = finding.judgement.evidence
     if brief:
         # What refutes it; the rest is one --verbose away.
-        evidence = tuple(item for item in evidence if item.stance is Stance.AGAINST)[-2:]
+        evidence = tuple(item for item in evidence if item.stance is Stance.AGAINST)[-3:]
     for item in evidence:
         text = f"{_MARKS[item.stance]} {item.text}"
         if verbose:

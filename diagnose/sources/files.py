@@ -3,16 +3,18 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.errors import SourceError
+from diagnose.exposition import ExpositionError, ExpositionParser
+from diagnose.units import printable
 from probes.recording import Entry, is_recording_header, read_recording
-from probes.wire import WireError, is_steps_header
+from probes.wire import is_steps_header
 
 _SCRAPED_AT = re.compile(r"^#\s*scraped_at_unix\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
-_SAMPLE_TIME = re.compile(r"^[A-Za-z_:][^\n#]*[}\s]\S+\s(\d{12,14})\s*$", re.MULTILINE)
+_HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
 UNKNOWN_TIME = -1.0
 
 
@@ -24,12 +26,12 @@ class FileEvidence:
 
 
 def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
-    """Entries of all files, in time order; expositions without a time follow each other by `interval` seconds.
+    """Entries of all files; expositions without a time follow each other by `interval` seconds if none of them has one.
 
     Raises SourceError that names the file and what is wrong with it.
     """
     evidence = FileEvidence(names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}")
-    untimed = 0
+    pages: list[tuple[str, float | None]] = []
     for name in names:
         text = _read_text(name)
         first = _first_json(text)
@@ -37,17 +39,23 @@ def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
             _add_recording(evidence, name, text)
         elif is_steps_header(first):
             evidence.entries.append(Entry(UNKNOWN_TIME, "steps", text))
-        elif _looks_like_exposition(text):
-            unix = _exposition_time(text)
-            if unix is None and interval is not None:
-                unix = interval * untimed
-            untimed += 1
-            evidence.entries.append(Entry(UNKNOWN_TIME if unix is None else unix, "exposition", text))
         else:
-            raise SourceError(
-                f"{name}: neither a recording, step records nor exposition text; it begins with {text[:60]!r}"
-            )
+            pages.append((text, _exposition_time(name, text)))
+    evidence.entries += _page_entries(evidence, pages, interval)
     return evidence
+
+
+def _page_entries(
+    evidence: FileEvidence, pages: list[tuple[str, float | None]], interval: float | None
+) -> Iterator[Entry]:
+    untimed = [unix for _, unix in pages if unix is None]
+    if untimed and len(untimed) < len(pages):
+        evidence.warnings.append(f"{len(untimed)} of {len(pages)} scrapes say nothing of when they were taken")
+    count_up = interval is not None and len(untimed) == len(pages)
+    for index, (text, unix) in enumerate(pages):
+        if count_up and interval is not None:
+            unix = index * interval
+        yield Entry(UNKNOWN_TIME if unix is None else unix, "exposition", text)
 
 
 def _read_text(name: str) -> str:
@@ -56,7 +64,8 @@ def _read_text(name: str) -> str:
     except UnicodeDecodeError:
         raise SourceError(f"{name}: is not text") from None
     except OSError as error:
-        raise SourceError(f"{name}: cannot be read: {error.strerror or error}") from None
+        hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
+        raise SourceError(f"{name}: cannot be read: {error.strerror or error}{hint}") from None
     if not text.strip():
         raise SourceError(f"{name}: is empty")
     return text
@@ -68,14 +77,14 @@ def _first_json(text: str) -> object:
         return None
     try:
         return json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
 
 
 def _add_recording(evidence: FileEvidence, name: str, text: str) -> None:
     try:
         recording = read_recording(text)
-    except WireError as error:
+    except (ValueError, RecursionError) as error:  # WireError, and what JSON can hold besides
         raise SourceError(f"{name}: {error}") from None
     if recording.torn:
         evidence.warnings.append(
@@ -87,18 +96,13 @@ def _add_recording(evidence: FileEvidence, name: str, text: str) -> None:
     evidence.entries += recording.entries
 
 
-def _looks_like_exposition(text: str) -> bool:
-    for line in text.splitlines():
-        stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
-            return re.match(r"^[A-Za-z_:][A-Za-z0-9_:]*(\{.*\})?\s+\S+", stripped) is not None
-    return "# TYPE" in text
-
-
-def _exposition_time(text: str) -> float | None:
-    """Unix seconds from the scrape comment, else from sample timestamps (milliseconds)."""
+def _exposition_time(name: str, text: str) -> float | None:
+    """When the page was scraped: from its comment, else from sample timestamps. Raises SourceError when it is no page."""
+    try:
+        page = ExpositionParser().parse(text)
+    except ExpositionError as error:
+        raise SourceError(
+            f"{name}: neither a recording, step records nor exposition text ({printable(str(error))})"
+        ) from None
     comment = _SCRAPED_AT.search(text)
-    if comment is not None:
-        return float(comment[1])
-    sample = _SAMPLE_TIME.search(text)
-    return int(sample[1]) / 1000 if sample is not None else None
+    return float(comment[1]) if comment is not None else page.sample_unix

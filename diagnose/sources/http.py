@@ -1,5 +1,6 @@
 """One target's HTTP endpoints, with every failure mapped to one sentence for the reader."""
 
+import time
 from urllib.parse import urlsplit
 
 import urllib3
@@ -8,14 +9,17 @@ from urllib3.exceptions import (
     DecodeError,
     HTTPError,
     LocationParseError,
+    MaxRetryError,
     NameResolutionError,
     NewConnectionError,
     ProtocolError,
     ReadTimeoutError,
+    ResponseError,
     SSLError,
 )
 
 from diagnose.errors import SourceError, TargetError
+from diagnose.units import printable
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _CHUNK = 256 * 1024
@@ -41,32 +45,49 @@ class Endpoint:
         self._pool = urllib3.PoolManager(
             num_pools=1,
             maxsize=1,
-            retries=urllib3.Retry(0, redirect=3),
+            retries=urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3),
             timeout=urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds),
         )
 
     def get(self, path: str) -> str:
         """Body of a 200 answer. Raises TargetError for everything else, half an answer included."""
         url = self.url + path
+        deadline = time.monotonic() + self._timeout
         try:
-            response = self._pool.request(
-                "GET", url, headers={"Accept": "text/plain;version=0.0.4, */*;q=0.1"}, preload_content=False
-            )
+            response = self._request(url)
             try:
-                body = self._read(response, url)
-            finally:
-                response.release_conn()
+                body = self._read(response, url, deadline)
+            except BaseException:
+                response.close()  # half read: the connection cannot be used again
+                raise
+            response.release_conn()
         except (HTTPError, LocationParseError) as error:
             raise TargetError(f"{url}: {self._explain(error)}") from None
         if response.status != 200:
             raise TargetError(f"{url}: answered HTTP {response.status}{_excerpt(body)}")
         return body
 
-    def _read(self, response: urllib3.BaseHTTPResponse, url: str) -> str:
+    def _request(self, url: str) -> urllib3.BaseHTTPResponse:
+        def once() -> urllib3.BaseHTTPResponse:
+            headers = {"Accept": "text/plain;version=0.0.4, */*;q=0.1"}
+            return self._pool.request("GET", url, headers=headers, preload_content=False)
+
+        try:
+            return once()
+        except MaxRetryError as error:
+            if not isinstance(error.reason, ProtocolError):
+                raise
+            # The server had closed the idle connection that was kept from the last scrape: that is no failure of it.
+            return once()
+
+    def _read(self, response: urllib3.BaseHTTPResponse, url: str, deadline: float) -> str:
         chunks: list[bytes] = []
         size = 0
-        for chunk in response.stream(_CHUNK, decode_content=True):
+        while chunk := response.read1(_CHUNK, decode_content=True):
             size += len(chunk)
+            # A read timeout alone would let a server that sends a byte a second hold the watch for ever.
+            if time.monotonic() > deadline:
+                raise TargetError(f"{url}: the answer was not complete within {self._timeout:g} s")
             if size > MAX_BODY_BYTES:
                 raise TargetError(f"{url}: the answer is larger than {MAX_BODY_BYTES >> 20} MiB: not a metrics page")
             chunks.append(chunk)
@@ -74,7 +95,7 @@ class Endpoint:
 
     def _explain(self, error: Exception) -> str:
         cause = error
-        while isinstance(cause, urllib3.exceptions.MaxRetryError) and cause.reason is not None:
+        while isinstance(cause, MaxRetryError) and cause.reason is not None:
             cause = cause.reason
         if isinstance(cause, NameResolutionError):
             return "the host name does not resolve"
@@ -86,11 +107,13 @@ class Endpoint:
             return f"no answer within {self._timeout:g} s"
         if isinstance(cause, SSLError):
             return f"TLS failed ({cause})"
+        if isinstance(cause, ResponseError) and "redirects" in str(cause):
+            return "it redirects in circles, or more than 3 times"
         if isinstance(cause, ProtocolError | DecodeError):
             return "the connection broke in the middle of the answer"
         return f"{type(cause).__name__}: {cause}"
 
 
 def _excerpt(body: str) -> str:
-    line = " ".join(body.split())[:80]
+    line = printable(" ".join(body.split())[:80])
     return f" ({line})" if line else ""

@@ -1,7 +1,8 @@
 """Watches a live server: one scrape per interval, never overlapping, and its step records where it serves them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import floor
 
 from diagnose.dialects.base import Dialect
 from diagnose.dialects.registry import recognise
@@ -10,11 +11,21 @@ from diagnose.exposition import ExpositionError, ExpositionParser
 from diagnose.sources.clock import Clock
 from diagnose.sources.http import Endpoint
 from probes.recording import Entry
-from probes.wire import StepsHeader, WireError, decode_steps
+from probes.wire import StepsHeader, decode_steps
 
 GONE_AFTER_FAILURES = 3
 """Consecutive failed scrapes after which a target that had answered is called gone."""
 _AFTER_ALL_STEPS = 2**62
+
+
+def first_page(endpoint: Endpoint) -> tuple[str, Dialect]:
+    """The target's metrics page and the dialect it speaks. Raises TargetError when it is not one that can be watched."""
+    body = endpoint.get("/metrics")
+    try:
+        page = ExpositionParser().parse(body)
+    except ExpositionError as error:
+        raise TargetError(f"{endpoint.url}/metrics: not a metrics page: {error}") from None
+    return body, recognise(endpoint.url, page)
 
 
 @dataclass(slots=True)
@@ -26,76 +37,93 @@ class Watch:
     on_entry: Callable[[Entry], None] = lambda _: None
     on_progress: Callable[[float], None] = lambda _: None
     """Called with the seconds watched so far."""
+    _entries: list[Entry] = field(default_factory=list)
+    _parser: ExpositionParser = field(default_factory=ExpositionParser)
+    _next_step: int | None = None
+    """Where the next read of step records begins; None when the target serves none."""
+    _engine_id: str = ""
 
     def run(self, seconds: float, interval: float) -> list[Entry]:
         """Entries in time order. Raises TargetError when the target cannot be read at the start.
 
-        A failure later on is evidence and becomes an event; the watch ends early when the target is gone.
+        A failure later on is evidence and becomes an event; the watch ends early when the target is gone, and goes on past
+        the window's end while it is open whether it is.
         """
-        entries: list[Entry] = []
-
-        def keep(entry: Entry) -> None:
-            entries.append(entry)
-            self.on_entry(entry)
-
-        dialect = self._first_scrape(keep)
-        next_step = self._first_steps(dialect, keep)
+        body, dialect = first_page(self.endpoint)
+        self._keep(Entry(self.clock.unix(), "exposition", body))
+        self._first_steps(dialect)
         start = self.clock.monotonic()
         due, failures = start + interval, 0
-        while True:
+        while failures < GONE_AFTER_FAILURES:
             now = self.clock.monotonic()
-            if now - start >= seconds:
-                return entries
+            if now - start >= seconds and not failures:
+                return self._entries
             # Drift-free, and a scrape that took longer than an interval is not made up for by a burst.
-            self.clock.sleep(max(0.0, min(due, start + seconds) - now))
-            due = max(due + interval, self.clock.monotonic())
+            end = due if failures else start + seconds
+            self.clock.sleep(max(0.0, min(due, end) - now))
+            due += interval * max(1, floor((self.clock.monotonic() - due) / interval) + 1)
             self.on_progress(min(seconds, self.clock.monotonic() - start))
-            try:
-                keep(Entry(self.clock.unix(), "exposition", self.endpoint.get("/metrics")))
-                next_step = self._more_steps(dialect, next_step, keep)
-                failures = 0
-            except TargetError as error:
-                failures += 1
-                keep(Entry(self.clock.unix(), "event", str(error), "unreachable"))
-                if failures >= GONE_AFTER_FAILURES:
-                    keep(Entry(self.clock.unix(), "event", self._last_words(error), "gone"))
-                    return entries
+            failures = failures + 1 if (problem := self._scrape(dialect)) is not None else 0
+        last_words = f"the target answered at the start of the window and is gone now: {problem}"
+        self._keep(Entry(self.clock.unix(), "event", last_words, "gone"))
+        return self._entries
 
-    def _first_scrape(self, keep: Callable[[Entry], None]) -> Dialect:
-        body = self.endpoint.get("/metrics")
+    def _keep(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self.on_entry(entry)
+
+    def _scrape(self, dialect: Dialect) -> str | None:
+        """One page, and the step records since the last read. What went wrong with the page, if anything did."""
         try:
-            page = ExpositionParser().parse(body)
-        except ExpositionError as error:
-            raise TargetError(f"{self.endpoint.url}/metrics: not a metrics page: {error}") from None
-        dialect = recognise(self.endpoint.url, page)
-        keep(Entry(self.clock.unix(), "exposition", body))
-        return dialect
+            body = self.endpoint.get("/metrics")
+        except TargetError as error:
+            self._keep(Entry(self.clock.unix(), "event", str(error), "unreachable"))
+            return str(error)
+        if (problem := self._unreadable(body, dialect)) is not None:
+            self._keep(Entry(self.clock.unix(), "event", problem, "bad_answer"))
+            return problem
+        self._keep(Entry(self.clock.unix(), "exposition", body))
+        self._more_steps(dialect)
+        return None
 
-    def _first_steps(self, dialect: Dialect, keep: Callable[[Entry], None]) -> int | None:
-        """Id of the first step of the window; None when the target serves no step records."""
+    def _unreadable(self, body: str, dialect: Dialect) -> str | None:
+        try:
+            page = self._parser.parse(body)
+        except ExpositionError as error:
+            return f"{self.endpoint.url}/metrics: not a metrics page any more: {error}"
+        if not dialect.speaks(page):
+            return f"{self.endpoint.url}/metrics: holds no {dialect.name} metrics any more"
+        return None
+
+    def _first_steps(self, dialect: Dialect) -> None:
+        """Finds the first step of the window."""
         if dialect.debug_steps_path is None:
-            return None
+            return
         try:
             header = self._read_steps(dialect.debug_steps_path, _AFTER_ALL_STEPS)[1]
         except TargetError as error:
-            keep(Entry(self.clock.unix(), "event", str(error), "no_step_records"))
-            return None
-        return header.next_id
+            self._keep(Entry(self.clock.unix(), "event", str(error), "no_step_records"))
+            return
+        self._next_step, self._engine_id = header.next_id, header.engine_id
 
-    def _more_steps(self, dialect: Dialect, since: int | None, keep: Callable[[Entry], None]) -> int | None:
-        if since is None or dialect.debug_steps_path is None:
-            return None
-        body, header = self._read_steps(dialect.debug_steps_path, since)
-        keep(Entry(self.clock.unix(), "steps", body))
-        # A restarted engine counts from zero again: its records are read from there.
-        return header.next_id if header.next_id >= since else 0
+    def _more_steps(self, dialect: Dialect) -> None:
+        """A failure here is a lack, not an outage: the page has just been read. The next read catches up."""
+        if self._next_step is None or dialect.debug_steps_path is None:
+            return
+        try:
+            body, header = self._read_steps(dialect.debug_steps_path, self._next_step)
+            if header.engine_id != self._engine_id:
+                # A restarted engine counts from zero again, and may have passed the old count by now.
+                body, header = self._read_steps(dialect.debug_steps_path, 0)
+        except TargetError as error:
+            self._keep(Entry(self.clock.unix(), "event", str(error), "no_step_records"))
+            return
+        self._keep(Entry(self.clock.unix(), "steps", body))
+        self._next_step, self._engine_id = header.next_id, header.engine_id
 
     def _read_steps(self, path: str, since: int) -> tuple[str, StepsHeader]:
         body = self.endpoint.get(f"{path}?since={since}")
         try:
             return body, decode_steps(body)[0]
-        except WireError as error:
-            raise TargetError(f"{self.endpoint.url}{path}: {error}") from None
-
-    def _last_words(self, error: TargetError) -> str:
-        return f"the target answered at the start of the window and is gone now: {error}"
+        except (ValueError, TypeError, RecursionError) as error:  # WireError, and what JSON can hold besides
+            raise TargetError(f"{self.endpoint.url}{path}: not step records: {error}") from None

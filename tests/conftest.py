@@ -1,0 +1,7 @@
+"""What all tests share."""
+
+from hypothesis import HealthCheck, settings
+
+# No test may fail because the machine is slow: examples have no deadline, and slow drawing is no fault of the test.
+settings.register_profile("stallscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("stallscope")

@@ -1,0 +1,99 @@
+"""Situations that several tests judge, each an engine that did something, seen over the wire."""
+
+from dataclasses import replace
+from typing import Any
+
+from diagnose.commands.diagnose import judge
+from diagnose.decision import Finding
+from diagnose.diagnosis import Diagnosis
+from diagnose.observation import Event, Observation
+from diagnose.slo import parse_slo
+from probes.records import BlockCensus
+from tests.builders import Engine, Machine, Plan, make_steps, varied, watch, with_prefill
+
+TARGET = "http://127.0.0.1:8000"
+FULL = BlockCensus(98, 0, 2)
+MOSTLY_FREE = BlockCensus(20, 60, 20)
+HIGH_MEMORY = {"total": 100 << 30, "reserved": 98 << 30, "weights": 20 << 30, "kv_pool": 78 << 30}
+
+# A machine on which a decode step is nothing but reading: 32 MB of weights and 1600 bytes a position, at 8 GB/s.
+READING = Machine(base_us=4000, per_sequence_us=0, per_context_ns=200)
+READING_INFO = {"weight_bytes": "32000000", "kv_bytes_per_token": "1600"}
+
+
+def look(
+    incident: Observation,
+    baseline: Observation | None = None,
+    *,
+    slo: str = "",
+    events: tuple[Event, ...] = (),
+    live: bool = True,
+) -> Diagnosis:
+    incident.events += events
+    return judge(incident, baseline, parse_slo(slo) if slo else (), is_live=live, target=incident.target)
+
+
+def verdict(diagnosis: Diagnosis, name: str) -> str:
+    return finding(diagnosis, name).verdict.value
+
+
+def finding(diagnosis: Diagnosis, name: str) -> Finding:
+    return next(f for f in diagnosis.findings if f.name == name)
+
+
+def texts(diagnosis: Diagnosis, name: str) -> str:
+    judgement = finding(diagnosis, name).judgement
+    lacks = (f"{m.measurement}: {m.decides} $ {m.command}" for m in judgement.missing)
+    return "\n".join([*(item.text for item in judgement.evidence), *lacks])
+
+
+def quiet(**over: Any) -> Observation:
+    return watch(make_steps(300, seed=3), **over)
+
+
+def interference(**over: Any) -> Observation:
+    """A prompt of about 1500 tokens in every fifth step."""
+    return watch(make_steps(300, with_prefill(5, 1500)), **over)
+
+
+def long_contexts(**over: Any) -> Observation:
+    """Uniformly slow decode, without prefill: contexts ten times as long as in `short_contexts`."""
+    return watch(make_steps(300, lambda i: Plan(8, 30_000 + 100 * (i * 37 % 200)), READING), info=READING_INFO, **over)
+
+
+def short_contexts(**over: Any) -> Observation:
+    return watch(make_steps(300, lambda i: Plan(8, 3_000 + 10 * (i * 37 % 200)), READING), info=READING_INFO, **over)
+
+
+def exhaustion(**over: Any) -> Observation:
+    """A pool that live sequences fill: every tenth step preempts one, which comes back half a second later."""
+
+    def plan(index: int) -> Plan:
+        if index % 10 != 9:
+            return varied(index)
+        return replace(varied(index), recompute=60, preempted=1, late_ms=(500.0,))
+
+    steps = make_steps(300, plan, census=FULL)
+    state: dict[str, Any] = {
+        "census": FULL,
+        "num_waiting": 3,
+        "waiting_by_reason": {"kv_blocks": 3},
+        "memory_bytes": HIGH_MEMORY,
+    }
+    return watch(steps, **(state | over))
+
+
+def slow_host(**over: Any) -> Observation:
+    return watch(make_steps(300, machine=Machine(schedule_us=6000, lock_us=2000)), **over)
+
+
+def queue(**over: Any) -> Observation:
+    return watch(make_steps(300), **({"ttft": 2.0, "queue": 1.8, "num_waiting": 30} | over))
+
+
+def restarted_engine(running: int) -> Observation:
+    """The page before belongs to another start."""
+    engine = Engine(start_unix=1_699_000_000.0)
+    before = watch(make_steps(300), engine=engine, show_records=False, num_running=running)
+    after = watch(make_steps(300), engine=Engine())
+    return replace(after, scrapes=[before.scrapes[-1], *after.scrapes[1:]])

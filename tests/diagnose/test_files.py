@@ -1,0 +1,155 @@
+"""Files as evidence, recognised by what they hold."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnose.errors import SourceError
+from diagnose.sources.files import UNKNOWN_TIME, read_files
+from probes.recording import Entry, RecordingWriter
+from tests.builders import START_UNIX, Engine, make_steps
+
+PAGE = '# TYPE stallscope_tokens_total counter\nstallscope_tokens_total{phase="decode"} 5\n'
+
+
+def put(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def record(folder: Path, name: str = "a.rec", entries: int = 2) -> Path:
+    path = folder / name
+    with RecordingWriter(path, "http://h:1", START_UNIX) as writer:
+        for index in range(entries):
+            writer.write(Entry(START_UNIX + index, "exposition", PAGE))
+    return path
+
+
+def times(names: list[str], interval: float | None = None) -> list[float]:
+    return [entry.unix for entry in read_files(names, interval).entries]
+
+
+def complaint(*names: str) -> str:
+    with pytest.raises(SourceError) as caught:
+        read_files(names, None)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "\x1b" not in text
+    return text
+
+
+def test_each_kind_is_recognised_by_its_content(tmp_path):
+    """Whatever the names say."""
+    page = put(tmp_path, "a.rec", PAGE)
+    steps = put(tmp_path, "b.prom", Engine().steps(make_steps(3)))
+    recording = record(tmp_path, "c.txt", entries=1)
+    evidence = read_files([page, steps, str(recording)], None)
+    assert [entry.kind for entry in evidence.entries] == ["steps", "exposition", "exposition"]
+    assert evidence.name == "http://h:1", "a recording knows its target"
+    assert evidence.warnings == []
+
+
+def test_names_of_files_stand_for_the_target(tmp_path):
+    one, two = put(tmp_path, "1.prom", PAGE), put(tmp_path, "2.prom", PAGE)
+    assert read_files([one], None).name == one
+    assert read_files([one, two], None).name == f"{one} ... {two}"
+
+
+def test_the_scrape_comment_is_the_time(tmp_path):
+    first = put(tmp_path, "1", f"# scraped_at_unix 1700000000.25\n{PAGE}")
+    second = put(tmp_path, "2", f"#scraped_at_unix   1700000010\n{PAGE}")
+    assert times([first, second]) == [1_700_000_000.25, 1_700_000_010.0]
+
+
+def test_else_the_timestamp_of_a_sample(tmp_path):
+    stamped = put(tmp_path, "1", 'a{x="1"} 5 1700000000500\nb 2\n')
+    assert times([stamped]) == [1_700_000_000.5]
+    both = put(tmp_path, "2", "# scraped_at_unix 1600000000\na 5 1700000000500\n")
+    assert times([both]) == [1_600_000_000.0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['memory_bytes{kind="kv pool"} 137438953472', 'memory_bytes{kind="a", of="b"} 137438953472', "a 137438953472"],
+)
+def test_a_large_value_is_no_timestamp(tmp_path, line):
+    """128 GiB has as many digits as a time in milliseconds."""
+    assert times([put(tmp_path, "1", line + "\n")]) == [UNKNOWN_TIME]
+
+
+def test_else_the_interval(tmp_path):
+    files = [put(tmp_path, str(n), PAGE) for n in range(3)]
+    assert times(files, 30.0) == [0, 30, 60]
+    assert times(files) == [UNKNOWN_TIME] * 3
+
+
+def test_an_interval_does_not_mix_with_real_times(tmp_path):
+    """A file placed at second 30 of 1970 beside one of today would make a window of half a century."""
+    known, unknown = put(tmp_path, "1", f"# scraped_at_unix 1700000000\n{PAGE}"), put(tmp_path, "2", PAGE)
+    evidence = read_files([known, unknown], 30.0)
+    assert [entry.unix for entry in evidence.entries] == [1_700_000_000.0, UNKNOWN_TIME]
+    assert evidence.warnings == ["1 of 2 scrapes say nothing of when they were taken"]
+
+
+def test_a_torn_recording_is_used_up_to_its_tail(tmp_path):
+    path = record(tmp_path, entries=3)
+    text = path.read_text()
+    path.write_text(text[:-20])
+    evidence = read_files([str(path)], None)
+    assert len(evidence.entries) == 2
+    assert "the last line was cut off" in evidence.warnings[0]
+    assert f"({len(text.splitlines()[-1]) - 19} bytes left out)" in evidence.warnings[0]
+
+
+def test_a_recording_of_nothing_is_said_to_be_so(tmp_path):
+    assert "holds no answer of http://h:1" in complaint(str(record(tmp_path, entries=0)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["nonsense", "[1]", '{"t":0}', '{"t":"soon","kind":"a","body":""}', '{"t":' + "9" * 5000 + "}", "[" * 100_000],
+)
+def test_a_broken_recording_names_its_line(tmp_path, line):
+    path = record(tmp_path, entries=1)
+    path.write_text(path.read_text() + line + "\n")
+    assert complaint(str(path)).startswith(f"{path}: ")
+
+
+def test_a_recording_of_a_later_schema_is_not_guessed_at(tmp_path):
+    assert "schema 2, this stallscope reads 1" in complaint(put(tmp_path, "a", '{"stallscope_recording":2}\n'))
+
+
+def test_what_cannot_be_read(tmp_path):
+    missing = str(tmp_path / "none.prom")
+    assert complaint(missing) == f"{missing}: cannot be read: No such file or directory"
+    assert "cannot be read: Is a directory" in complaint(str(tmp_path))
+    assert complaint(put(tmp_path, "empty", " \n\n")).endswith(": is empty")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\x80\x81\xff" * 100)
+    assert complaint(str(binary)) == f"{binary}: is not text"
+
+
+def test_a_forgotten_scheme_is_noticed():
+    assert complaint("localhost:8000").endswith("a live target is written http://HOST:PORT")
+    assert "http://" not in complaint("no-such-file.prom")
+
+
+@pytest.mark.parametrize(
+    "text", ["just words\n", "\x00\x01", "\x1b[2J{", '{"status":"ok"}', "<html>", PAGE + "broken{\n", '{"a":' * 100_000]
+)
+def test_what_is_none_of_these_kinds(tmp_path, text):
+    """A page that is broken further down is no page either: half of it would give half a verdict."""
+    name = put(tmp_path, "odd", text)
+    assert complaint(name).startswith(f"{name}: neither a recording, step records nor exposition text (line ")
+
+
+def test_standard_input(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"# scraped_at_unix 5\n{PAGE}"))
+    assert times(["-"]) == [5.0]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert complaint("-") == "-: is empty"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    assert complaint("-") == "-: is not text"
