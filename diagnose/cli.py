@@ -34,13 +34,24 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            click.echo(f"stallscope {version('stallscope')}")
+        except PackageNotFoundError:
+            click.echo("stallscope, not installed (run from its source)")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes of diagnose: 0 nothing wrong, 1 a cause is supported, 2 cannot look, 3 insufficient evidence, "
     "4 hard failure.",
 )
-@click.version_option(package_name="stallscope", prog_name="stallscope")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="The version.")
 def stallscope() -> None:
     """Why are the tokens late, what are we sure of, what do we measure or do next?"""
 

@@ -15,6 +15,7 @@ from diagnose.windows import build_signals
 from probes.recording import Entry
 from probes.records import StepRecord
 from tests.builders import MS, Engine, Machine, Plan, constant, make_step, make_steps, varied, with_prefill
+from tests.requirements import covers
 
 MACHINE = Machine()
 HOST_US = MACHINE.lock_us + MACHINE.schedule_us + MACHINE.prepare_us + MACHINE.postprocess_us + MACHINE.idle_us
@@ -72,6 +73,7 @@ def test_parts_add_up_even_where_an_engine_books_nonsense(rows):
     assert_adds_up(analyse(records))
 
 
+@covers("S5.6", "S5.8")
 def test_a_known_composition_is_recovered_exactly():
     """No noise: each part of each gap is what the engine was built from."""
     steps = make_steps(100, with_prefill(5, 400))

@@ -263,6 +263,24 @@ def test_the_command_list_names_every_command(stallscope):
     assert "4 hard failure" in out
 
 
+def test_the_version_is_known_or_said_to_be_unknown(stallscope):
+    code, out, _ = stallscope("--version")
+    assert code == 0
+    assert out.startswith("stallscope")
+
+
+def test_recordings_of_a_real_server(stallscope):
+    """A real model on a busy machine, recorded quiet and under long prompts."""
+    quiet, disturbed = (ROOT / "tests" / "data" / name for name in ("quiet.rec", "interference.rec"))
+    assert stallscope("diagnose", quiet)[0] == 0
+    code, out, _ = stallscope("diagnose", disturbed, "--baseline", quiet, "--json")
+    assert code == 1
+    diagnosis = json.loads(out)
+    assert diagnosis["primary"] == "prefill_interference"
+    supported = {name for name, finding in diagnosis["verdicts"].items() if finding["verdict"] == "supported"}
+    assert supported == {"prefill_interference"}
+
+
 def test_explanations(stallscope):
     code, out, _ = stallscope("explain")
     assert code == 0

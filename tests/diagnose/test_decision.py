@@ -14,9 +14,11 @@ from diagnose.observation import Event
 from diagnose.slo import parse_slo
 from diagnose.units import binary_bytes, parse_duration, percent, printable, seconds
 from diagnose.verdict import Argument, Judgement, Verdict
+from probes.records import DeviceTime
 from tests.builders import Machine, make_signals, make_steps, watch, with_prefill
 from tests.diagnose import cases
 from tests.diagnose.cases import look, verdict
+from tests.requirements import covers
 
 
 def found(
@@ -63,11 +65,14 @@ def test_a_dead_target_is_contained_and_its_traces_kept():
     assert "undo:" in text
 
 
+@covers("S5.4", "S5.6")
 def test_the_protocol_says_what_is_done_and_how_to_get_the_rest():
     rich = {m.name: m for m in look(cases.interference()).protocol}
     assert [m.done for m in rich.values()] == [True, True, True, False], "one window is no controlled comparison"
     assert "does not include reclaimable" in rich["block buckets"].found
     assert "mixed steps recorded" in rich["step durations by kind"].found
+    timed = watch(make_steps(40, device_ns=DeviceTime(gemm=1)))
+    assert "device time split into GEMM, prefill and decode attention" in look(timed).protocol[1].found
     poor = diagnose("t", make_signals()).protocol
     assert not any(m.done for m in poor)
     assert all(m.command for m in poor)

@@ -15,6 +15,7 @@ from probes.records import BlockCensus
 from tests.builders import Machine, make_signals, make_steps, varied, watch, with_prefill
 from tests.diagnose import cases
 from tests.diagnose.cases import finding, look, texts, verdict
+from tests.requirements import covers
 
 NAMES = [hypothesis.name for hypothesis in HYPOTHESES]
 
@@ -167,6 +168,13 @@ def test_contention_from_histograms_alone(schedule, expected):
     assert verdict(diagnosis, "scheduler_contention") == expected
 
 
+@covers("S5.8")
+def test_contention_states_each_host_time_and_their_share():
+    text = texts(look(cases.slow_host()), "scheduler_contention")
+    assert "host work holds 55 % of the gaps: schedule 6.0 ms, prepare 0.1 ms" in text
+    assert "lock_wait 2.0 ms" in text
+
+
 def test_a_host_share_between_small_and_large_is_open():
     moved = look(watch(make_steps(300, with_prefill(5, 700), Machine(schedule_us=2500))))
     assert verdict(moved, "scheduler_contention") == "undetermined", texts(moved, "scheduler_contention")
@@ -245,10 +253,13 @@ def test_a_short_queue_is_no_overload_even_if_it_dominates():
 # ---- hard_failure
 
 
+@covers("S5.11")
 def test_counted_failures_and_a_restart_under_load_are_hard():
     counted = bare(counters={"failures": 1}, failures={"oom": 1.0})
     assert "counted 1 oom" in texts(counted, "hard_failure")
     assert counted.exit_code == 4
+    assert counted.decision.kind == "contain", "at once, although nothing was profiled"
+    assert any(step.startswith("undo") for step in counted.decision.steps)
     assert verdict(look(cases.restarted_engine(running=5)), "hard_failure") == "supported"
     calm = look(cases.restarted_engine(running=0))
     assert verdict(calm, "hard_failure") == "refuted"

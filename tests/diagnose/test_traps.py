@@ -22,6 +22,7 @@ from probes.records import BlockCensus
 from tests.builders import START_UNIX, Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
 from tests.diagnose import cases
 from tests.diagnose.cases import finding, look, texts, verdict
+from tests.requirements import covers
 
 BARE_GAUGES: dict[str, float | Sequence[float]] = {
     "device_memory_total": 100e9,
@@ -46,6 +47,7 @@ def thrice_as_slow(**options) -> Diagnosis:
     return diagnose(cases.TARGET, incident, baseline, is_live=True, **options)
 
 
+@covers("S5.1", "S5.3", "S5.12")
 def test_98_percent_memory_and_thrice_the_latency_without_an_objective_asks_to_measure():
     diagnosis = thrice_as_slow()
     assert diagnosis.case.itl_moved()
@@ -59,6 +61,7 @@ def test_98_percent_memory_and_thrice_the_latency_without_an_objective_asks_to_m
         assert finding(diagnosis, name).judgement.missing, f"{name} names the measurement that decides"
 
 
+@covers("S5.15")
 def test_nothing_is_reconfigured_while_the_evidence_decides_nothing():
     """No command that changes anything, and no advice to shrink cache or concurrency."""
     decision = thrice_as_slow().decision
@@ -71,12 +74,14 @@ def test_nothing_is_reconfigured_while_the_evidence_decides_nothing():
     ]  # fmt: skip
 
 
+@covers("S5.2")
 def test_reserved_memory_is_not_called_occupied():
     diagnosis = thrice_as_slow()
     assert "98 % of device memory is reserved" in texts(diagnosis, "expected_reservation")
     assert "only occupancy tells a reserved pool from a full one" in texts(diagnosis, "expected_reservation")
 
 
+@covers("S5.14")
 def test_thrice_the_latency_inside_an_absolute_objective_is_no_hard_failure():
     inside = thrice_as_slow(objectives=parse_slo("itl_p50=60ms"))
     assert verdict(inside, "hard_failure") != "supported"
@@ -84,6 +89,7 @@ def test_thrice_the_latency_inside_an_absolute_objective_is_no_hard_failure():
     assert inside.exit_code == 3
 
 
+@covers("S5.11", "S5.12")
 def test_a_breached_absolute_objective_contains_at_once():
     """The same telemetry, with an objective that it certainly breaks."""
     diagnosis = thrice_as_slow(objectives=parse_slo("itl_p50=20ms"))
@@ -108,6 +114,7 @@ def test_an_objective_inside_the_bucket_is_open_not_breached():
     assert "itl_p50=50ms" not in texts(thrice_as_slow(objectives=parse_slo("itl_p50=50ms")), "hard_failure")
 
 
+@covers("S5.13")
 def test_interference_in_breach_halves_the_budget_and_says_how_to_undo_it():
     diagnosis = look(cases.interference(), slo="itl_p99=20ms")
     assert diagnosis.exit_code == 4
@@ -128,6 +135,7 @@ def test_an_objective_without_samples_is_open():
     assert "samples for ttft_p95=2s" in texts(diagnosis, "hard_failure")
 
 
+@covers("S5.16")
 def test_a_rising_hit_rate_does_not_acquit_prefill():
     """Exercise 3: memory constant at 95 %, hits from 20 to 55 %, prompts from 256 to 2048 tokens, p99 ITL at least doubled."""
     memory = {**cases.HIGH_MEMORY, "reserved": 95 << 30}
@@ -174,6 +182,7 @@ def hit_rate(signals: Signals) -> float:
     return signals.counters["prefix_hit_tokens"].delta / signals.counters["prefix_query_tokens"].delta
 
 
+@covers("S5.7")
 def test_mixed_steps_three_times_as_slow_support_and_do_not_confirm():
     """60 ms against 20 ms."""
     machine = Machine(base_us=20_000, per_sequence_us=0, per_context_ns=0, per_prefill_token_us=40, per_pair_ns=0)
@@ -182,6 +191,7 @@ def test_mixed_steps_three_times_as_slow_support_and_do_not_confirm():
     assert verdict(diagnosis, "prefill_interference") == "supported"
 
 
+@covers("S5.10")
 @pytest.mark.parametrize(
     "situation", [cases.interference, cases.exhaustion, cases.slow_host, cases.queue, cases.long_contexts]
 )
@@ -191,6 +201,7 @@ def test_telemetry_alone_confirms_nothing(situation):
     assert diagnosis.decision.kind != "change"
 
 
+@covers("S5.4")
 def test_free_and_reclaimable_are_added_only_where_they_are_disjoint():
     """20 active, 60 reclaimable, and a free count of 80 that contains them, or of 20 that does not: the same pool of 100."""
     for includes, free in ((True, 80), (False, 20)):
@@ -218,6 +229,7 @@ def pool_signals(free: float, includes: bool | None):
     return make_signals(gauges=gauges, counters={"preemptions": 0}, free_includes_reclaimable=includes)
 
 
+@covers("S5.2", "S5.5")
 def test_substantial_reclaimable_and_free_blocks_refute_exhaustion():
     """20 active, 60 reclaimable, 20 empty at 98 % device memory: reservation, and nothing to do."""
     diagnosis = look(cases.quiet(census=cases.MOSTLY_FREE, memory_bytes=cases.HIGH_MEMORY), cases.quiet())
@@ -339,6 +351,7 @@ def test_a_rule_that_was_not_evaluated_is_printed_as_not_checked():
     assert "cache_thrashing" not in page[: page.index("\nNot checked\n")]
 
 
+@covers("S0.2")
 def test_a_prefill_stall_is_attributed_to_the_prefill_of_its_step():
     """4 decodes, and one 4096-token prompt computed whole in step 60: the four gaps that end there hold it, no other does."""
 
