@@ -138,7 +138,6 @@ REQUIREMENTS = {
 }
 
 PENDING = {
-    **dict.fromkeys(("S2.1", "S2.2", "S2.15"), "engine runner"),
     **dict.fromkeys((f"S5.{row}" for row in range(1, 17) if row not in (9, 10, 13)), "diagnose"),
     "S5.13": "runbooks",
 }
