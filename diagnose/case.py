@@ -9,6 +9,7 @@ from diagnose.account import (
     analyse_steps,
     excess_parts,
     mixed_ratio,
+    running_seconds,
     typical_floor,
 )
 from diagnose.observation import Event
@@ -184,9 +185,9 @@ def make_window(signals: Signals, policy: Policy) -> Window:
 
 
 def decode_step_quantile(window: Window, q: float) -> float | None:
-    """Device seconds of the window's pure decode steps."""
+    """Forward and sampling seconds of the window's pure decode steps, without what other processes took."""
     steps = window.analysis.decode_steps
     if not steps:
         return None
-    values = [(record.forward_ns + record.sample_ns) / 1e9 for record in steps]
+    values = [running_seconds(record) for record in steps]
     return weighted_quantile(values, [1.0] * len(values), q)

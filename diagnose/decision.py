@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from diagnose.case import Case
 from diagnose.chunking import budget_trade, typical_prompt
@@ -20,12 +21,22 @@ class DecisionKind(StrEnum):
     CHANGE = "change"
 
 
+class Step(NamedTuple):
+    """One thing to do, in words, with the command that does it where there is one."""
+
+    text: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.command}" if self.command else self.text
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     kind: DecisionKind
     summary: str
-    steps: tuple[str, ...] = ()
-    """Commands and checks in order, ready to run."""
+    steps: tuple[Step, ...] = ()
+    """In order, ready to run."""
     trade: str = ""
     """What the step costs, and what stays open."""
 
@@ -77,10 +88,10 @@ def _contain(case: Case, primary: str | None) -> Decision:
     dead = any(event.kind in ("gone", "engine_dead") for event in case.events)
     if dead:
         steps = (
-            "take the target out of the load balancer, then restart it with its last known good configuration",
-            "keep its log, exit code and the recording of this window before the restart",
-            f"verify: curl -fsS {case.address}/health && {command_live(case, '--window 30s')}",
-            "undo: put it back behind the load balancer only after the verification",
+            Step("take the target out of the load balancer, then restart it with its last known good configuration"),
+            Step("keep its log, exit code and the recording of this window before the restart"),
+            Step("verify", f"curl -fsS {case.address}/health && {command_live(case, '--window 30s')}"),
+            Step("undo: put it back behind the load balancer only after the verification"),
         )
         return Decision(
             DecisionKind.CONTAIN,
@@ -93,9 +104,9 @@ def _contain(case: Case, primary: str | None) -> Decision:
             DecisionKind.CONTAIN,
             f"an objective is breached: halve the token budget ({budget:.0f} -> {budget / 2:.0f}) for 15 minutes, then verify",
             (
-                _set_budget(case, budget / 2),
-                f"verify within 2 minutes: {command_live(case, '--window 30s' + _slo_option(case))}",
-                f"undo: {_set_budget(case, budget)}",
+                Step("lower the token budget", _set_budget(case, budget / 2)),
+                Step("verify within 2 minutes", command_live(case, "--window 30s" + _slo_option(case))),
+                Step("undo", _set_budget(case, budget)),
             ),
             "shorter stalls against a later first token for long prompts; the cause stays open until it is compared",
         )
@@ -103,9 +114,9 @@ def _contain(case: Case, primary: str | None) -> Decision:
         DecisionKind.CONTAIN,
         "a hard failure is verified: lower the load on this target by a bounded amount before full profiling",
         (
-            "shed or reroute a quarter of the arrivals for 15 minutes (or lower max sequences by a quarter)",
-            f"verify: {command_live(case, '--window 30s' + _slo_option(case))}",
-            "undo: give the arrivals back",
+            Step("shed or reroute a quarter of the arrivals for 15 minutes (or lower max sequences by a quarter)"),
+            Step("verify", command_live(case, "--window 30s" + _slo_option(case))),
+            Step("undo: give the arrivals back"),
         ),
         "containment is no cure: the cause stays open",
     )
@@ -119,11 +130,14 @@ def _experiment(case: Case, cause: str) -> Decision:
             DecisionKind.EXPERIMENT,
             f"{cause} is supported, not confirmed: compare token budget {budget:.0f} with {smaller} under the same load",
             (
-                f"stallscope record {case.address} --for 60s -o budget-{budget:.0f}.rec",
-                _set_budget(case, smaller),
-                f"stallscope diagnose {case.address} --window 60s --baseline budget-{budget:.0f}.rec",
-                f"undo: {_set_budget(case, budget)}",
-                "repeat in random order; one pair shows a direction, six pairs can show p < 0.05",
+                Step("record the first arm", f"stallscope record {case.address} --for 60s -o budget-{budget:.0f}.rec"),
+                Step("change the one knob", _set_budget(case, smaller)),
+                Step(
+                    "measure the second arm against the first",
+                    f"stallscope diagnose {case.address} --window 60s --baseline budget-{budget:.0f}.rec",
+                ),
+                Step("undo", _set_budget(case, budget)),
+                Step("repeat in random order; one pair shows a direction, six pairs can show p < 0.05"),
             ),
             "a smaller chunk shortens the stalls and delays the first token: read ITL and TTFT side by side"
             + _predicted_steps(case, int(budget), smaller),
@@ -138,10 +152,13 @@ def _experiment(case: Case, cause: str) -> Decision:
         DecisionKind.EXPERIMENT,
         f"{cause} is supported, not confirmed: compare the present setting with {knobs.get(cause, 'one knob changed')}",
         (
-            f"stallscope record {case.address} --for 60s -o before.rec",
-            "change that one knob; keep arrivals, prompts, cache warmth and precision",
-            f"stallscope diagnose {case.address} --window 60s --baseline before.rec",
-            "change it back and repeat in random order",
+            Step("record the first arm", f"stallscope record {case.address} --for 60s -o before.rec"),
+            Step("change that one knob; keep arrivals, prompts, cache warmth and precision"),
+            Step(
+                "measure the second arm against the first",
+                f"stallscope diagnose {case.address} --window 60s --baseline before.rec",
+            ),
+            Step("undo: change it back, and repeat in random order"),
         ),
         "nothing but a controlled comparison confirms a cause",
     )
@@ -159,7 +176,7 @@ def _measure(case: Case, protocol: tuple[Measurement, ...]) -> Decision:
     return Decision(
         DecisionKind.MEASURE,
         "the evidence decides nothing yet: take the missing measurements before any configuration is changed",
-        tuple(f"{m.name}: {m.command}" for m in missing) or (command_live(case, "--window 120s"),),
+        tuple(Step(m.name, m.command) for m in missing) or (Step("watch longer", command_live(case, "--window 120s")),),
         "no configuration change is justified by what was measured",
     )
 

@@ -62,7 +62,7 @@ def _comparison(case: Case) -> Measurement:
     return Measurement(
         "controlled comparison",
         False,
-        "not done: two arms that differ in one knob, in paired blocks, under matched load",
-        f"stallscope record {case.address} --for 60s -o arm-a.rec, change one knob, "
-        f"stallscope diagnose {case.address} --window 60s --baseline arm-a.rec",
+        "not done: two arms that differ in one knob, in paired blocks, under matched load; record the first arm, change "
+        "the knob, then diagnose with --baseline arm-a.rec",
+        f"stallscope record {case.address} --for 60s -o arm-a.rec",
     )

@@ -14,10 +14,7 @@ from diagnose.errors import SourceError
 from diagnose.observation import Observation, observe
 from diagnose.signals import Signals
 from diagnose.slo import Objective
-from diagnose.sources.clock import SystemClock
 from diagnose.sources.files import read_files
-from diagnose.sources.http import Endpoint
-from diagnose.sources.live import Watch
 from diagnose.windows import build_signals
 
 
@@ -76,6 +73,11 @@ def diagnose_command(
 
 
 def _watch(url: str, window: float, interval: float, *, quiet: bool) -> Observation:
+    # Not at the top: a diagnosis of files should not pay for an HTTP client, half of the command's time.
+    from diagnose.sources.clock import SystemClock
+    from diagnose.sources.http import Endpoint
+    from diagnose.sources.live import Watch
+
     endpoint = Endpoint(url)
     with watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress:
         entries = Watch(endpoint, SystemClock(), on_progress=on_progress).run(window, interval)

@@ -53,7 +53,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "decision": {
             "kind": diagnosis.decision.kind.value,
             "summary": diagnosis.decision.summary,
-            "steps": list(diagnosis.decision.steps),
+            "steps": [{"text": step.text, "command": step.command} for step in diagnosis.decision.steps],
             "trade": diagnosis.decision.trade,
         },
         "warnings": list(diagnosis.warnings),

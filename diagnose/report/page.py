@@ -36,7 +36,7 @@ class Page:
     _lines: list[str] = field(default_factory=list)
 
     def line(self, text: str = "", *, indent: int = 0, hanging: int = 0, style: str = "") -> None:
-        """One paragraph, wrapped; lines after the first are indented by `hanging` more. Commands are never broken in a word."""
+        """One paragraph, wrapped; lines after the first are indented by `hanging` more."""
         wrapped = textwrap.wrap(
             printable(text),
             self.width,
@@ -51,6 +51,10 @@ class Page:
     def raw(self, text: str, *, style: str = "") -> None:
         """A line as it is, without wrapping."""
         self._lines.append(click.style(text, **STYLES[style]) if style and self.styled and text else text)  # type: ignore[arg-type]
+
+    def command(self, text: str, *, indent: int) -> None:
+        """A command on a line of its own, never wrapped: it can be copied as it stands."""
+        self.raw(f"{' ' * indent}$ {printable(text)}", style="dim")
 
     def section(self, title: str) -> None:
         self.line()

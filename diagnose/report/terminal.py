@@ -180,7 +180,7 @@ def _finding(page: Page, finding: Finding, *, brief: bool, verbose: bool) -> Non
         page.line(text, indent=4, hanging=2)
     for missing in finding.judgement.missing:
         page.line(f"? lacks {missing.measurement}: {missing.decides}", indent=4, hanging=2)
-        page.line(f"$ {missing.command}", indent=6, hanging=2, style="dim")
+        page.command(missing.command, indent=6)
 
 
 def _protocol(diagnosis: Diagnosis, page: Page) -> None:
@@ -188,7 +188,7 @@ def _protocol(diagnosis: Diagnosis, page: Page) -> None:
     for item in diagnosis.protocol:
         page.line(f"[{'x' if item.done else ' '}] {item.name}: {item.found}", indent=2, hanging=4)
         if not item.done:
-            page.line(f"$ {item.command}", indent=6, hanging=2, style="dim")
+            page.command(item.command, indent=6)
 
 
 def _decision(diagnosis: Diagnosis, page: Page) -> None:
@@ -196,6 +196,8 @@ def _decision(diagnosis: Diagnosis, page: Page) -> None:
     page.section(f"Decision: {decision.kind.value}")
     page.line(decision.summary, indent=2)
     for number, step in enumerate(decision.steps, 1):
-        page.line(f"{number}. {step}", indent=2, hanging=3)
+        page.line(f"{number}. {step.text}", indent=2, hanging=3)
+        if step.command:
+            page.command(step.command, indent=5)
     if decision.trade:
         page.line(f"Trade: {decision.trade}.", indent=2)

@@ -22,8 +22,8 @@ LIVE = ("--window", "5s", "--interval", "1s")
 @pytest.fixture
 def stallscope(monkeypatch, capsys):
     """Runs the command in this process: exit code, stdout, stderr. A watch takes no time."""
-    for name in ("diagnose", "record"):
-        monkeypatch.setattr(f"diagnose.commands.{name}.SystemClock", FakeClock)
+    for module in ("diagnose.commands.record", "diagnose.sources.clock"):  # where it was imported, and where it will be
+        monkeypatch.setattr(f"{module}.SystemClock", FakeClock)
 
     def run(*arguments: object):
         monkeypatch.setattr(sys, "argv", ["stallscope", *map(str, arguments)])

@@ -51,14 +51,14 @@ def test_a_supported_cause_asks_for_one_comparison_of_one_knob(situation, knob):
     assert diagnosis.decision.kind == "experiment"
     assert "supported, not confirmed" in diagnosis.decision.summary
     assert knob in diagnosis.decision.summary
-    assert any(step.startswith(f"stallscope record {cases.TARGET} ") for step in diagnosis.decision.steps)
+    assert any(step.command.startswith(f"stallscope record {cases.TARGET} ") for step in diagnosis.decision.steps)
     assert diagnosis.decision.trade
 
 
 def test_a_dead_target_is_contained_and_its_traces_kept():
     diagnosis = look(cases.interference(), events=(Event(0, "gone", "it is gone"),))
     assert diagnosis.primary == "hard_failure", "whatever else is supported"
-    text = " ".join(diagnosis.decision.steps)
+    text = " ".join(map(str, diagnosis.decision.steps))
     assert "out of the load balancer" in text
     assert "before the restart" in text
     assert "verify: curl" in text
@@ -174,7 +174,7 @@ def test_everything_measured_and_still_open_asks_for_a_longer_window():
     case = look(cases.interference()).case
     decision = decide(case, [found("a", Verdict.UNDETERMINED)], None, ())
     assert decision.kind is DecisionKind.MEASURE
-    assert decision.steps == (f"stallscope diagnose {cases.TARGET} --window 120s",)
+    assert [step.command for step in decision.steps] == [f"stallscope diagnose {cases.TARGET} --window 120s"]
 
 
 def test_files_get_commands_for_the_live_server():
@@ -183,7 +183,7 @@ def test_files_get_commands_for_the_live_server():
     assert "stallscope record http://HOST:PORT" in cases.texts(diagnosis, "prefill_interference")
     assert verdict(diagnosis, "prefill_interference") == "undetermined"
     commands = [m.command for f in diagnosis.findings for m in f.judgement.missing]
-    commands += [*diagnosis.decision.steps, *(m.command for m in diagnosis.protocol)]
+    commands += [*map(str, diagnosis.decision.steps), *(m.command for m in diagnosis.protocol)]
     assert not [command for command in commands if "incident.prom" in command]
 
 

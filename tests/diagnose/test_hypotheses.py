@@ -259,7 +259,7 @@ def test_counted_failures_and_a_restart_under_load_are_hard():
     assert "counted 1 oom" in texts(counted, "hard_failure")
     assert counted.exit_code == 4
     assert counted.decision.kind == "contain", "at once, although nothing was profiled"
-    assert any(step.startswith("undo") for step in counted.decision.steps)
+    assert any(step.text.startswith("undo") for step in counted.decision.steps)
     assert verdict(look(cases.restarted_engine(running=5)), "hard_failure") == "supported"
     calm = look(cases.restarted_engine(running=0))
     assert verdict(calm, "hard_failure") == "refuted"

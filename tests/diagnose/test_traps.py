@@ -65,11 +65,11 @@ def test_98_percent_memory_and_thrice_the_latency_without_an_objective_asks_to_m
 def test_nothing_is_reconfigured_while_the_evidence_decides_nothing():
     """No command that changes anything, and no advice to shrink cache or concurrency."""
     decision = thrice_as_slow().decision
-    advice = " ".join((decision.summary, *decision.steps, decision.trade)).lower()
+    advice = " ".join((decision.summary, *map(str, decision.steps), decision.trade)).lower()
     for word in ("-x post", "shrink", "lower", "halve", "restart", "fewer", "reduce"):
         assert word not in advice
     assert "before any configuration is changed" in decision.summary
-    assert [step.partition(":")[0] for step in decision.steps] == [
+    assert [step.text for step in decision.steps] == [
         "block buckets", "step durations by kind", "host scheduling and lock", "controlled comparison",
     ]  # fmt: skip
 
@@ -96,7 +96,7 @@ def test_a_breached_absolute_objective_contains_at_once():
     assert verdict(diagnosis, "hard_failure") == "supported"
     assert diagnosis.decision.kind == "contain"
     assert diagnosis.exit_code == 4
-    steps = " ".join(diagnosis.decision.steps)
+    steps = " ".join(map(str, diagnosis.decision.steps))
     assert "for 15 minutes" in steps
     assert "verify" in steps
     assert "undo" in steps
@@ -122,7 +122,7 @@ def test_interference_in_breach_halves_the_budget_and_says_how_to_undo_it():
     decision = diagnosis.decision
     assert "2048 -> 1024" in decision.summary
     assert "15 minutes" in decision.summary
-    act, verify, undo = decision.steps
+    act, verify, undo = map(str, decision.steps)
     assert '"max_batched_tokens": 1024' in act
     assert "--slo itl_p99=20ms" in verify
     assert undo.startswith("undo: ")
@@ -160,8 +160,8 @@ def test_a_rising_hit_rate_does_not_acquit_prefill():
     assert diagnosis.exit_code == 1
     assert diagnosis.decision.kind == "experiment"
     assert "2048 with 512" in diagnosis.decision.summary
-    assert any("random order" in step for step in diagnosis.decision.steps)
-    assert any("undo" in step for step in diagnosis.decision.steps)
+    assert any("random order" in step.text for step in diagnosis.decision.steps)
+    assert any("undo" in step.text for step in diagnosis.decision.steps)
 
 
 class Hits(Engine):
@@ -314,7 +314,7 @@ def test_a_target_that_dies_after_its_first_answer_is_gone():
     ]
     diagnosis = look(observe(cases.TARGET, entries))
     assert diagnosis.exit_code == 4
-    assert "out of the load balancer" in diagnosis.decision.steps[0]
+    assert "out of the load balancer" in diagnosis.decision.steps[0].text
 
 
 @pytest.mark.parametrize(("before", "now"), [(0.0199, 0.0201), (0.0201, 0.0199), (0.025, 0.025)])

@@ -25,6 +25,7 @@ from tests.engine.model_helpers import (
     prefill_logits,
     tiny,
 )
+from tests.requirements import covers
 
 TOLERANCE = 1e-12
 PROMPT_LENGTH = 600
@@ -50,6 +51,7 @@ def max_difference(first: torch.Tensor, second: torch.Tensor) -> float:
     return float((first - second).abs().max())
 
 
+@covers("S2.1")
 @pytest.mark.parametrize("chunk_size", [1, 7, 16, 508, PROMPT_LENGTH])
 def test_chunked_prefill_equals_dense_reference(runner, dense, chunk_size):
     """A chunk attends to the KV of all earlier chunks and causally within itself."""
@@ -57,6 +59,7 @@ def test_chunked_prefill_equals_dense_reference(runner, dense, chunk_size):
     assert max_difference(prefill_logits(runner, request, chunk_size), dense) <= TOLERANCE
 
 
+@covers("S2.2")
 @pytest.mark.parametrize("chunk_size", [7, 16, 508])
 def test_restarting_positions_at_each_chunk_breaks_the_result(runner, dense, chunk_size):
     """Rotary positions are absolute: the test above would notice if they were not."""
@@ -69,6 +72,7 @@ def test_restarting_positions_at_each_chunk_breaks_the_result(runner, dense, chu
     assert max_difference(torch.cat(parts), dense) > 1e-3
 
 
+@covers("S3.16")
 def test_physical_block_order_is_arbitrary(runner, dense):
     """Only the block table knows where a logical block lies."""
     shuffled = torch.randperm(128, generator=torch.Generator().manual_seed(3)).tolist()
@@ -137,6 +141,7 @@ def test_block_copy_gives_a_private_block(model, runner):
     assert max_difference(logits, dense_logits(model, first.prompt_token_ids)[24:]) <= TOLERANCE
 
 
+@covers("S1.1")
 def test_prefill_writes_the_prompt_and_decode_appends_one(model):
     """After a prefill of P, P positions are in KV and one token is out; n decodes later P + n and n + 1."""
     runner = make_runner(model, num_blocks=8)

@@ -19,6 +19,7 @@ from tests.engine.model_helpers import (
     make_runner,
     prefill_logits,
 )
+from tests.requirements import covers
 
 pytestmark = pytest.mark.model
 
@@ -80,6 +81,7 @@ def test_answers_a_question(model, runner):
     assert output[-1] in model.tokenizer.eos_ids
 
 
+@covers("S2.4")
 def test_chunked_prefill_stays_within_the_stated_tolerance(model, runner):
     """Reports the share of equal greedy tokens; it asserts the tolerance of the logits alone."""
     prompts = [prompt_of(model, question) for question in QUESTIONS]

@@ -1,0 +1,61 @@
+"""Where the time of a real step goes: the record's spans leave next to nothing unexplained."""
+
+from statistics import median
+
+from engine.config import SchedulerConfig
+from engine.core import EngineCore
+from engine.prefix_cache import CacheScope
+from engine.request import Request, SamplingParams
+from engine.scheduler import Scheduler
+from probes.locks import TimedLock
+from probes.recorder import RingRecorder
+from probes.records import StepKind, StepRecord
+from tests.engine.model_helpers import make_prompt, make_runner, tiny
+from tests.requirements import covers
+
+
+def record_steps() -> list[StepRecord]:
+    """Four streams, and prompts that arrive beside them, on the tiny model."""
+    config = SchedulerConfig(max_batched_tokens=512, max_sequences=16, block_size=16, kv_blocks=256, max_model_len=2048)
+    recorder = RingRecorder()
+    core = EngineCore(
+        Scheduler(config, CacheScope(weights="tiny")),
+        make_runner(tiny("float32"), 256),
+        recorder,
+        TimedLock(),
+        frozenset(),
+    )
+    for number in range(4):
+        core.scheduler.add(request(f"stream-{number}", 64, 40))
+    for step in range(40):
+        if step % 8 == 4:
+            core.scheduler.add(request(f"long-{step}", 480, 1))
+        core.step(lambda _: None)
+    return recorder.steps_since(0).records
+
+
+def request(name: str, length: int, tokens: int) -> Request:
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    return Request(name, make_prompt(length, seed=sum(name.encode())), params, arrival_ns=0)
+
+
+@covers("S2.15")
+def test_a_step_is_split_into_host_spans_and_device_classes_that_add_up():
+    records = record_steps()
+    assert {StepKind.DECODE, StepKind.MIXED} <= {record.kind for record in records}
+    explained = []
+    for record in records:
+        assert record.device_ns is not None
+        host = record.lock_wait_ns + record.schedule_ns + record.prepare_ns + record.postprocess_ns
+        spans = host + record.forward_ns + record.sample_ns
+        whole = record.end_ns - record.start_ns
+        assert spans <= whole
+        explained.append(spans / whole)
+        # The classes cover forward and sampling; the clock readings between the two are all that may differ.
+        assert abs(sum(record.device_ns) - record.forward_ns - record.sample_ns) < 0.05 * whole
+    assert median(explained) >= 0.95
+    mixed = [record.device_ns for record in records if record.kind is StepKind.MIXED and record.device_ns]
+    for op in ("gemm", "attention_prefill", "attention_decode", "kv_write", "norm_rope_act", "sampling"):
+        assert all(getattr(times, op) > 0 for times in mixed), op
+    decode = [record.device_ns for record in records if record.kind is StepKind.DECODE and record.device_ns]
+    assert all(times.attention_prefill == 0 for times in decode)
