@@ -1,7 +1,7 @@
 """What a rule sees: signals and step analysis of the incident and, if there is one, of the baseline."""
 
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from diagnose.account import (
     HOST_PARTS,
@@ -54,9 +54,19 @@ class Breach:
 
     @property
     def certain(self) -> bool:
-        """Beyond the limit whatever the resolution: values of a bucket (low, high] are all above low."""
+        """Beyond the limit whatever the resolution, on enough samples."""
+        return self.beyond and self.samples >= self.samples_needed
+
+    @property
+    def beyond(self) -> bool:
+        """Values of a bucket (low, high] are all above low."""
         low, limit = self.measured.low, self.objective.limit_seconds
         return low > limit or (low == limit and not self.measured.exact)
+
+    @property
+    def samples_needed(self) -> int:
+        """With fewer than 1/(1 - q) samples the quantile is the slowest one alone."""
+        return ceil(round(1 / (1 - self.objective.quantile), 6))
 
     @property
     def possible(self) -> bool:

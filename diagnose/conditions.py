@@ -40,7 +40,8 @@ def match_conditions(first: Window, second: Window, policy: Policy) -> list[Mism
         *_arrivals(first, second, policy),
         *_lengths(first, second, policy),
         *_warmth(first, second, policy),
-        *_build(first, second),
+        *_precision_stated(first, second),
+        *build_mismatches(first, second),
         *_settings(first, second),
     ]
 
@@ -150,10 +151,14 @@ def _hit_rate(window: Window) -> float | None:
     return hits / queries if queries else 0.0
 
 
-def _build(first: Window, second: Window) -> Iterator[Mismatch]:
-    before, after = first.signals.info, second.signals.info
-    if _PRECISION not in before and _PRECISION not in after:
+def _precision_stated(first: Window, second: Window) -> Iterator[Mismatch]:
+    if _PRECISION not in first.signals.info and _PRECISION not in second.signals.info:
         yield Mismatch("precision", _NOT_MEASURED, _NOT_MEASURED, "stated by the engine in both windows")
+
+
+def build_mismatches(first: Window, second: Window) -> Iterator[Mismatch]:
+    """What the engine says of itself and may not differ: version, model, geometry, precision, device."""
+    before, after = first.signals.info, second.signals.info
     for name in sorted({*before, *after} - {*_SETTING_LABELS, *_INSTANCE_LABELS}):
         if before.get(name) != after.get(name):
             label = "precision" if name == _PRECISION else f"build ({name})"

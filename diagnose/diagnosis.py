@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from diagnose.account import Account
 from diagnose.case import Case, Excess, make_window
+from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.decision import Decision, DecisionKind, Finding, decide
 from diagnose.errors import ExitCode
 from diagnose.hypotheses.base import Hypothesis
@@ -132,9 +133,18 @@ def is_idle(case: Case) -> bool:
     return not (case.signals.peak("running") or case.signals.peak("waiting"))
 
 
+def changes_since_baseline(case: Case) -> list[str]:
+    """Version, model and configuration that differ from the baseline's: looked at before any cause in the load."""
+    if case.baseline is None:
+        return []
+    build = [f"{m.name} {m.first} -> {m.second}" for m in build_mismatches(case.baseline, case.incident)]
+    changed = [*build, *differing_settings(case.baseline, case.incident)]
+    return [f"changed since the baseline: {'; '.join(changed)}"] if changed else []
+
+
 def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
     signals, policy = case.signals, case.policy
-    warnings: list[str] = []
+    warnings = changes_since_baseline(case)
     if signals.steps_lost:
         warnings.append(
             f"{signals.steps_lost} step records were overwritten before they were read: gaps across them are left out"
@@ -172,6 +182,7 @@ def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
 
 _EVENT_TEXTS = {
     "unreachable": "scrapes failed",
+    "error_answer": "scrapes were answered with an error",
     "bad_answer": "answers were no metrics page",
     "no_step_records": "reads of step records failed",
 }

@@ -1,5 +1,6 @@
 """DiagnoseError                   carries the exit code of the command
 ├── TargetError                  the target cannot be reached or does not answer as a metrics endpoint (exit 2)
+│   └── ErrorAnswer              it answers, with an HTTP error: something is there, and it is not gone
 ├── SourceError                  a file or option cannot be read as what it should be (exit 2)
 └── NotEnough                    readable, but too little to judge (exit 3)
 """
@@ -22,6 +23,10 @@ class DiagnoseError(Exception):
 
 
 class TargetError(DiagnoseError):
+    pass
+
+
+class ErrorAnswer(TargetError):
     pass
 
 

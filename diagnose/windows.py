@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from itertools import pairwise
 from math import inf, isfinite
+from typing import NamedTuple
 
 from diagnose.dialects.base import Dialect, Pick
 from diagnose.errors import NotEnough
@@ -22,7 +23,7 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
             f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
             "Give a second file, a recording, or watch the live target"
         )
-    pages = [scrape.page for scrape in observation.scrapes]
+    pages = _mark_restarts([scrape.page for scrape in observation.scrapes], dialect)
     signals = Signals(
         dialect=dialect.name,
         length_seconds=observation.length_seconds,
@@ -42,40 +43,66 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
     return signals
 
 
-def _growth(before: float, after: float) -> float:
-    """Of a cumulative series; a fall is a reset, after which the new value is all growth."""
-    return after - before if after >= before else after
+class _Page(NamedTuple):
+    page: Exposition
+    life: int
+    """Counts up with every restart that the start time shows: counters of two lives do not join."""
 
 
-def _increase(values: Iterable[float | None]) -> float | None:
-    """Growth over the pages that say something; None when fewer than two do."""
-    known = [value for value in values if value is not None]
-    return sum(_growth(before, after) for before, after in pairwise(known)) if len(known) >= 2 else None
+def _mark_restarts(pages: list[Exposition], dialect: Dialect) -> list[_Page]:
+    pick = dialect.gauges.get("start_time")
+    marked: list[_Page] = []
+    life, known = 0, None
+    for page in pages:
+        start = None if pick is None else _level(page, pick)
+        if start is not None:
+            life += known is not None and abs(start - known) > _SAME_START_SECONDS
+            known = start
+        marked.append(_Page(page, life))
+    return marked
 
 
-def _read_counters(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
+_SAME_START_SECONDS = 1.0
+
+
+def _increase(values: Iterable[tuple[int, float | None]]) -> float | None:
+    """Growth of a cumulative series over the pages that say something; None when fewer than two do.
+
+    A new life or a fall is a reset, after which the new value is all growth.
+    """
+    known = [(life, value) for life, value in values if value is not None]
+    if len(known) < 2:
+        return None
+    return sum(
+        after - before if after >= before and life == life_before else after
+        for (life_before, before), (life, after) in pairwise(known)
+    )
+
+
+def _read_counters(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     for name, pick in dialect.counters.items():
-        increase = _increase(_cumulative(page, pick) for page in pages)
+        increase = _increase((life, _cumulative(page, pick)) for page, life in pages)
         if increase is not None:
             signals.counters[name] = Counter(increase, str(pick))
     if dialect.failures is not None:
         _read_failures(signals, pages, dialect.failures)
 
 
-def _read_failures(signals: Signals, pages: list[Exposition], metric: str) -> None:
-    if sum(_has_family(page, metric) for page in pages) < 2:
+def _read_failures(signals: Signals, pages: list[_Page], metric: str) -> None:
+    if sum(_has_family(page, metric) for page, _ in pages) < 2:
         return
-    kinds = {dict(key).get("kind", "unknown") for page in pages for key in page.samples.get(metric, ())}
+    kinds = {dict(key).get("kind", "unknown") for page, _ in pages for key in page.samples.get(metric, ())}
     for kind in sorted(kinds):
-        increase = _increase(_cumulative(page, Pick(metric, (("kind", kind),))) for page in pages)
+        pick = Pick(metric, (("kind", kind),))
+        increase = _increase((life, _cumulative(page, pick)) for page, life in pages)
         if increase is not None:
             signals.failures[kind] = increase
     signals.counters["failures"] = Counter(sum(signals.failures.values()), metric)
 
 
-def _read_info(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
+def _read_info(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     if dialect.info is not None:
-        for page in pages:
+        for page, _ in pages:
             for key in page.samples.get(dialect.info, {}):
                 signals.info = dict(key)
 
@@ -97,9 +124,9 @@ def _cumulative(page: Exposition, pick: Pick) -> float | None:
     return _finite(value)
 
 
-def _read_gauges(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
+def _read_gauges(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     for name, pick in dialect.gauges.items():
-        values = [value for page in pages if (value := _level(page, pick)) is not None]
+        values = [value for page, _ in pages if (value := _level(page, pick)) is not None]
         if values:
             signals.gauges[name] = Gauge(tuple(values), str(pick))
 
@@ -112,17 +139,18 @@ def _level(page: Exposition, pick: Pick) -> float | None:
     return _finite(value)
 
 
-def _read_histograms(signals: Signals, pages: list[Exposition], dialect: Dialect) -> None:
+def _read_histograms(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     for name, pick in dialect.histograms.items():
         window = _histogram(pages, pick)
         if window is not None:
             signals.histograms[name] = window
 
 
-def _histogram(pages: list[Exposition], pick: Pick) -> HistogramWindow | None:
-    family = [page for page in pages if pick.metric + "_bucket" in page.samples or pick.metric in page.types]
-    buckets = [found for page in family if (found := _buckets(page, pick)) is not None]
-    filled = [found for found in buckets if found]
+def _histogram(pages: list[_Page], pick: Pick) -> HistogramWindow | None:
+    name = pick.metric + "_bucket"
+    family = [(page, life) for page, life in pages if name in page.samples or pick.metric in page.types]
+    buckets = [(life, found) for page, life in family if (found := _buckets(page, pick)) is not None]
+    filled = [found for _, found in buckets if found]
     if len(buckets) < 2 or not filled:
         return None
     # A bucket that only some pages have cannot be followed; its samples count in the next one.
@@ -130,9 +158,9 @@ def _histogram(pages: list[Exposition], pick: Pick) -> HistogramWindow | None:
     if not bounds or bounds[-1] != inf:
         return None
     growth = dict.fromkeys([*bounds, _SUM], 0.0)
-    for before, after in pairwise(buckets):
+    for (life_before, before), (life, after) in pairwise(buckets):
         # One bucket that fell means that all of them began again.
-        reset = any(after.get(key, 0.0) < before.get(key, 0.0) for key in growth)
+        reset = life != life_before or any(after.get(key, 0.0) < before.get(key, 0.0) for key in growth)
         for key in growth:
             growth[key] += after.get(key, 0.0) - (0.0 if reset else before.get(key, 0.0))
     at_most = [growth[bound] for bound in bounds]
@@ -172,7 +200,7 @@ def _detect_restart(signals: Signals) -> None:
     if starts is None:
         return
     for index, (before, after) in enumerate(pairwise(starts.values)):
-        if abs(after - before) > 1.0:
+        if abs(after - before) > _SAME_START_SECONDS:
             signals.restarted = True
             running = signals.gauges.get("running")
             if running is not None and index < len(running.values):

@@ -42,7 +42,7 @@ class HardFailure(Hypothesis):
 
     def _unanswered(self, case: Case, argument: Argument) -> None:
         """Failed scrapes of a target that came back: not answered throughout, and not proven broken either."""
-        failed = [event for event in case.events if event.kind in ("unreachable", "bad_answer")]
+        failed = [event for event in case.events if event.kind in ("unreachable", "bad_answer", "error_answer")]
         if not failed or any(event.kind == "gone" for event in case.events):
             return
         argument.say(
@@ -99,6 +99,12 @@ class HardFailure(Hypothesis):
                     compared_with=f"limit {seconds(limit)}",
                     source=breach.source,
                     samples=breach.samples,
+                )
+            elif breach.beyond:
+                argument.lacks(
+                    f"at least {breach.samples_needed} samples for {breach.objective.text} (found {breach.samples})",
+                    f"on fewer the quantile is the slowest sample alone ({measured})",
+                    command_live(case, "--window 120s"),
                 )
             else:
                 argument.lacks(

@@ -18,7 +18,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from diagnose.errors import SourceError, TargetError
+from diagnose.errors import ErrorAnswer, SourceError, TargetError
 from diagnose.units import printable
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -64,7 +64,7 @@ class Endpoint:
         except (HTTPError, LocationParseError) as error:
             raise TargetError(f"{url}: {self._explain(error)}") from None
         if response.status != 200:
-            raise TargetError(f"{url}: answered HTTP {response.status}{_excerpt(body)}")
+            raise ErrorAnswer(f"{url}: answered HTTP {response.status}{_excerpt(body)}")
         return body
 
     def _request(self, url: str) -> urllib3.BaseHTTPResponse:

@@ -6,7 +6,7 @@ from math import floor
 
 from diagnose.dialects.base import Dialect
 from diagnose.dialects.registry import recognise
-from diagnose.errors import TargetError
+from diagnose.errors import ErrorAnswer, TargetError
 from diagnose.exposition import ExpositionError, ExpositionParser
 from diagnose.sources.clock import Clock
 from diagnose.sources.http import Endpoint
@@ -63,8 +63,14 @@ class Watch:
             self.clock.sleep(max(0.0, min(due, end) - now))
             due += interval * max(1, floor((self.clock.monotonic() - due) / interval) + 1)
             self.on_progress(min(seconds, self.clock.monotonic() - start))
-            failures = failures + 1 if (problem := self._scrape(dialect)) is not None else 0
-        last_words = f"the target answered at the start of the window and is gone now: {problem}"
+            problem = self._scrape(dialect)
+            # A target that answers, with an error or with another page, is in trouble and not gone.
+            failures = failures + 1 if problem is not None and problem.event == "unreachable" else 0
+            if now - start >= seconds and not failures:
+                return self._entries
+        last_words = (
+            f"the target answered at the start of the window and is gone now: {problem.body if problem else ''}"
+        )
         self._keep(Entry(self.clock.unix(), "event", last_words, "gone"))
         return self._entries
 
@@ -72,19 +78,24 @@ class Watch:
         self._entries.append(entry)
         self.on_entry(entry)
 
-    def _scrape(self, dialect: Dialect) -> str | None:
-        """One page, and the step records since the last read. What went wrong with the page, if anything did."""
+    def _scrape(self, dialect: Dialect) -> Entry | None:
+        """One page, and the step records since the last read. The event of what went wrong with the page, if anything did."""
         try:
             body = self.endpoint.get("/metrics")
+        except ErrorAnswer as error:
+            return self._event(str(error), "error_answer")
         except TargetError as error:
-            self._keep(Entry(self.clock.unix(), "event", str(error), "unreachable"))
-            return str(error)
+            return self._event(str(error), "unreachable")
         if (problem := self._unreadable(body, dialect)) is not None:
-            self._keep(Entry(self.clock.unix(), "event", problem, "bad_answer"))
-            return problem
+            return self._event(problem, "bad_answer")
         self._keep(Entry(self.clock.unix(), "exposition", body))
         self._more_steps(dialect)
         return None
+
+    def _event(self, text: str, kind: str) -> Entry:
+        entry = Entry(self.clock.unix(), "event", text, kind)
+        self._keep(entry)
+        return entry
 
     def _unreadable(self, body: str, dialect: Dialect) -> str | None:
         try:

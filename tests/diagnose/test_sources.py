@@ -243,10 +243,20 @@ def test_one_failed_scrape_is_an_event_and_the_watch_goes_on():
         clock.at(4, lambda: setattr(target, "metrics", lambda: raw("500 No", "busy")))
         clock.at(6, lambda: setattr(target, "metrics", good))
         entries = run(target, clock=clock)
-    assert kinds(entries).count("unreachable") == 1
+    assert kinds(entries).count("error_answer") == 1
     assert "gone" not in kinds(entries)
     assert kinds(entries)[-1] == "steps"
     assert "HTTP 500 (busy)" in next(entry.body for entry in entries if entry.event)
+
+
+def test_a_target_that_keeps_answering_with_errors_is_in_trouble_and_not_gone():
+    """Something answers: that is no reason to call the process dead and to advise a restart."""
+    clock, engine = FakeClock(), FakeEngine(make_steps(200))
+    with engine.serving() as target:
+        clock.at(4, lambda: setattr(target, "metrics", lambda: raw("503 No", "busy")))
+        entries = run(target, clock=clock)
+    assert kinds(entries).count("error_answer") == 4
+    assert "gone" not in kinds(entries)
 
 
 @pytest.mark.parametrize("answer", ["<html>proxy error</html>", "", "other_metric 1\n"])

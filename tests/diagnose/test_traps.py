@@ -114,6 +114,24 @@ def test_an_objective_inside_the_bucket_is_open_not_breached():
     assert "itl_p50=50ms" not in texts(thrice_as_slow(objectives=parse_slo("itl_p50=50ms")), "hard_failure")
 
 
+def test_an_objective_judged_on_a_handful_of_samples_is_open_not_breached():
+    """On fewer than 1/(1 - q) samples the quantile is the slowest one alone: no containment follows from that."""
+    diagnosis = look(cases.queue(), slo="ttft_p99.99=1ms")
+    assert verdict(diagnosis, "hard_failure") == "undetermined"
+    assert "at least 10000 samples for ttft_p99.99=1ms" in texts(diagnosis, "hard_failure")
+
+
+def test_a_changed_version_or_setting_is_said_before_anything_else():
+    """Same load, other build: not a KV problem."""
+    before, after = (
+        cases.quiet(info={"version": "0.1.0", "kv_blocks": "600"}),
+        cases.interference(info={"version": "0.2.0", "kv_blocks": "600"}),
+    )
+    diagnosis = look(after, before)
+    assert diagnosis.warnings[0] == "changed since the baseline: build (version) 0.1.0 -> 0.2.0"
+    assert not any("changed since" in text for text in look(cases.interference(), cases.quiet()).warnings)
+
+
 @covers("S5.13")
 def test_interference_in_breach_halves_the_budget_and_says_how_to_undo_it():
     diagnosis = look(cases.interference(), slo="itl_p99=20ms")

@@ -42,6 +42,18 @@ def test_a_reset_counts_what_came_after_it():
     assert counted(100, 1, 50, 2) == 1 + 49 + 2, "two resets"
 
 
+def test_a_restart_resets_every_counter_even_one_that_has_passed_its_old_value():
+    """The new process was faster than the scrape: 100 -> 130 looks like growth of 30 and is growth of 130."""
+    started = "stallscope_process_start_time_seconds {}\n"
+    signals = look(started.format(50) + TOKENS.format(100), started.format(900) + TOKENS.format(130))
+    assert signals.delta("tokens_decode") == 130
+    pages = [
+        started.format(start) + histogram("queue_time_seconds", *counts, total=sum(counts))
+        for start, counts in ((50, (1, 2, 3)), (900, (4, 5, 6)))
+    ]
+    assert look(*pages).histograms["queue_time"].count == 6
+
+
 def test_an_absent_page_is_no_reset():
     """A page without the family says nothing: neither zero nor a fall."""
     assert counted(100, None, 110) == 10
