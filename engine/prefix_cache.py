@@ -25,6 +25,16 @@ def sha256_digest(preimage: bytes) -> bytes:
     return sha256(preimage).digest()
 
 
+def siphash64_digest(preimage: bytes) -> bytes:
+    """The interpreter's own hash of bytes, keyed with a secret of this process: cheap, and of no meaning elsewhere."""
+    return hash(preimage).to_bytes(8, "little", signed=True)
+
+
+HASH_FUNCTIONS: dict[str, HashFunction] = {"sha256": sha256_digest, "siphash64": siphash64_digest}
+"""Digests of 256 bits nobody can make collide, also between processes; those of 64 bits cost less, and a collision,
+one in billions of blocks, costs the later of the two prefixes its hits. Wrong KV is never reused under either."""
+
+
 def length_prefixed(*parts: bytes) -> bytes:
     """An unambiguous encoding: two different sequences of parts never give the same bytes."""
     return b"".join(struct.pack("<I", len(part)) + part for part in parts)

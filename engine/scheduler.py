@@ -21,7 +21,8 @@ from engine.config import SchedulerConfig
 from engine.errors import InvariantViolation, RequestRejected
 from engine.invariants import check_scheduler
 from engine.prefix_binding import PrefixBinding, PrefixPlan
-from engine.prefix_cache import CacheScope, HashChainIndex, PrefixIndex
+from engine.prefix_cache import CacheScope, PrefixIndex
+from engine.prefix_indexes import make_prefix_index
 from engine.request import FinishReason, Request, RequestState
 from engine.step import Deferral, ScheduledSequence, ScheduledStep
 from engine.waiting import WaitingQueue
@@ -52,7 +53,7 @@ class Scheduler:
         self, config: SchedulerConfig, scope: CacheScope, *, clock_ns: Callable[[], int] = perf_counter_ns
     ) -> None:
         self.config = config
-        self.index: PrefixIndex[Any] = HashChainIndex(config.block_size, scope)
+        self.index: PrefixIndex[Any] = make_prefix_index(config, scope)
         self.pool = BlockPool(config.kv_blocks, config.block_size, on_evict=self.index.forget, clock_ns=clock_ns)
         self._prefixes = PrefixBinding(self.index, self.pool)
         self.requests: dict[str, Request] = {}
