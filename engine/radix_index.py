@@ -19,7 +19,7 @@ from itertools import chain, islice
 
 from engine.config import check_bounds
 from engine.errors import InvariantViolation
-from engine.prefix_cache import CacheScope, PartialBlock, pack_tokens
+from engine.prefix_cache import CacheScope, PartialBlock, length_prefixed, pack_tokens, siphash64_digest
 
 Namespace = tuple[bytes, str]
 """Scope digest and salt, told apart by type and place: nothing is ever concatenated."""
@@ -63,13 +63,15 @@ class RadixRoot(RadixNode):
 class RadixKey:
     """One sequence's tokens, packed once."""
 
-    __slots__ = ("generation", "namespace", "num_blocks", "tokens")
+    __slots__ = ("generation", "identities", "namespace", "num_blocks", "tokens")
 
     def __init__(self, generation: int, namespace: Namespace) -> None:
         self.generation = generation
         self.namespace = namespace
         self.num_blocks = 0
         self.tokens = bytearray()
+        self.identities: list[bytes] = []
+        """Of the leading blocks for which they were asked."""
 
     def __len__(self) -> int:
         return self.num_blocks
@@ -95,13 +97,15 @@ class RadixIndex:
         self.block_size = block_size
         self._width = TOKEN_BYTES * block_size
         self._roots: dict[Namespace, RadixRoot] = {}
-        self._node_of: dict[int, RadixNode] = {}
+        # By block id. A list, since ids are dense and a dict of a large pool costs a cache miss per block.
+        self._node_of: list[RadixNode | None] = []
+        self._num_blocks = 0
         self._generation = 0
         self.set_scope(scope)
 
     @property
     def num_blocks(self) -> int:
-        return len(self._node_of)
+        return self._num_blocks
 
     @property
     def scope(self) -> CacheScope:
@@ -136,7 +140,7 @@ class RadixIndex:
         return list(chain.from_iterable(reversed(runs)))
 
     def match_partial(self, key: RadixKey, hit: Sequence[int], tokens: Sequence[int]) -> PartialBlock | None:
-        node = self._node_of.get(hit[-1]) if hit else self._roots.get(key.namespace)
+        node = self._node_holding(hit[-1]) if hit else self._roots.get(key.namespace)
         if node is None:
             return None
         wanted = pack_tokens(tokens)
@@ -170,7 +174,8 @@ class RadixIndex:
             parent.children[bytes(tokens[: self._width])] = node
             if isinstance(parent, RadixRoot):
                 self._roots[parent.namespace] = parent
-        self._node_of.update(dict.fromkeys(blocks, node))
+        self._file(blocks, node)
+        self._num_blocks += len(blocks)
         return blocks
 
     def insert_sequence(self, tokens: Sequence[int], block_ids: Sequence[int], salt: str = "") -> list[int]:
@@ -178,14 +183,38 @@ class RadixIndex:
         key = self._key_of(tokens, salt)
         return self.insert(key, block_ids, 0, len(key))
 
+    def identities(self, key: RadixKey) -> Sequence[bytes]:
+        """One digest per full block of the key, the same for the same prefix; it outlives the cached content.
+
+        For statistics only, and made only when asked for: nothing is found by them.
+        """
+        known, width = key.identities, self._width
+        if len(known) < key.num_blocks:
+            scope_digest, salt = key.namespace
+            root = length_prefixed(scope_digest, salt.encode("utf-8", "surrogatepass"))
+            last = known[-1] if known else siphash64_digest(root)
+            for at in range(len(known) * width, len(key.tokens), width):
+                last = siphash64_digest(last + key.tokens[at : at + width])
+                known.append(last)
+        return known
+
+    def fork(self, key: RadixKey, num_blocks: int) -> RadixKey:
+        """A memo of its own for a sequence that shares the first `num_blocks` full blocks, and the scope they are of."""
+        twin = RadixKey(key.generation, key.namespace)
+        twin.tokens = key.tokens[: num_blocks * self._width]
+        twin.num_blocks = num_blocks
+        twin.identities = key.identities[:num_blocks]
+        return twin
+
     def forget(self, block_id: int) -> None:
         """Takes the last block off a leaf. Raises ValueError for one that others come after: they would be lost."""
-        node = self._node_of.get(block_id)
+        node = self._node_holding(block_id)
         if node is None:
             return
         if node.children or node.blocks[-1] != block_id:
             raise ValueError(f"block {block_id} leads to other cached blocks, which have to go first")
-        del self._node_of[block_id]
+        self._node_of[block_id] = None
+        self._num_blocks -= 1
         node.blocks.pop()
         if node.blocks:
             del node.tokens[-self._width :]
@@ -213,10 +242,13 @@ class RadixIndex:
                 raise InvariantViolation(f"a node at depth {node.depth} does not follow its parent")
             if node.parent.children.get(bytes(node.tokens[: self._width])) is not node:
                 raise InvariantViolation(f"the node of block {node.blocks[0]} is filed under other tokens than its own")
-            if any(self._node_of.get(block_id) is not node for block_id in node.blocks):
+            if any(self._node_holding(block_id) is not node for block_id in node.blocks):
                 raise InvariantViolation(f"one of the blocks {node.blocks} leads to a node that is not its own")
-        if held != len(self._node_of):
-            raise InvariantViolation(f"the tree holds {held} blocks, but {len(self._node_of)} are indexed")
+        filed = sum(node is not None for node in self._node_of)
+        if not held == filed == self._num_blocks:
+            raise InvariantViolation(
+                f"the tree holds {held} blocks, {filed} are filed, {self._num_blocks} were counted"
+            )
         if any(not root.children for root in self._roots.values()):
             raise InvariantViolation("a namespace without content is kept")
 
@@ -227,7 +259,7 @@ class RadixIndex:
 
     def _place_of(self, key: RadixKey, block_ids: Sequence[int], first_block: int) -> tuple[RadixNode, int]:
         """Where in the tree a sequence stands whose first `first_block` blocks were indexed: a node, blocks into it."""
-        node = self._node_of.get(block_ids[first_block - 1]) if first_block else None
+        node = self._node_holding(block_ids[first_block - 1]) if first_block else None
         if node is not None:
             return node, first_block - node.depth
         return self._roots.get(key.namespace) or RadixRoot(key.namespace), 0
@@ -276,5 +308,14 @@ class RadixIndex:
         del node.blocks[:offset]
         node.parent, node.depth = front, node.depth + offset
         front.children[bytes(node.tokens[: self._width])] = node
-        self._node_of.update(dict.fromkeys(front.blocks, front))
+        self._file(front.blocks, front)
         return front
+
+    def _node_holding(self, block_id: int) -> RadixNode | None:
+        return self._node_of[block_id] if block_id < len(self._node_of) else None
+
+    def _file(self, blocks: list[int], node: RadixNode) -> None:
+        node_of = self._node_of
+        node_of += [None] * (max(blocks) + 1 - len(node_of))
+        for block_id in blocks:
+            node_of[block_id] = node

@@ -260,6 +260,36 @@ def test_a_sequence_that_ran_when_the_scope_changed_is_not_indexed_any_more():
     assert index.lookup(tokens_of("ab")) == [0]
 
 
+def test_a_blocks_identity_is_that_of_its_prefix_and_namespace():
+    index = make_index(2)
+
+    def identities(word: str, salt: str = "") -> list[bytes]:
+        key = index.start(salt)
+        for at in range(0, len(word), 2):
+            index.extend(key, tokens_of(word[at : at + 2]))
+            index.identities(key)
+        return list(index.identities(key))
+
+    assert identities("abcdef") == identities("abcdefgh")[:3]
+    assert identities("abcdef")[:2] == identities("abcdxy")[:2]
+    assert (
+        len({*identities("abcdef"), *identities("cdcdef"), *identities("abcdef", "tenant"), *identities("abab")}) == 10
+    )
+
+
+def test_a_fork_goes_on_by_itself():
+    index = make_index(2)
+    key = index.start("tenant")
+    index.extend(key, tokens_of("abcdef"))
+    assert index.insert(key, [0, 1, 2], 0, 3) == [0, 1, 2]
+    twin = index.fork(key, 2)
+    index.extend(twin, tokens_of("xy"))
+    assert index.insert(twin, [0, 1, 7], 2, 3) == [7]
+    assert (index.match(key), index.match(twin)) == ([0, 1, 2], [0, 1, 7])
+    assert index.identities(twin)[:2] == index.identities(key)[:2]
+    assert index.is_current(twin)
+
+
 def test_an_empty_namespace_is_not_kept():
     index = make_index()
     index.insert_sequence([1, 2], [0, 1], "tenant")
