@@ -118,9 +118,7 @@ def _restart(case: Case, summary: str) -> Decision:
         summary,
         (
             Step("take the target out of the load balancer"),
-            Step(
-                "keep its log, exit code or the stacks of its threads (py-spy dump), and the recording of this window"
-            ),
+            Step("before the restart, keep its log, exit code or thread stacks (py-spy dump), and this recording"),
             Step("restart it with its last known good configuration"),
             Step("verify", f"curl -fsS {case.address}/health && {command_live(case, '--window 30s')}"),
             Step("undo: put it back behind the load balancer only after the verification"),

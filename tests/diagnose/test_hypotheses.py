@@ -1,5 +1,6 @@
 """Every rule fires where it should, stays quiet where it should, and names what it lacks where it cannot know."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ def bare(**fields: Any) -> Diagnosis:
     return diagnose(cases.TARGET, make_signals(**fields), is_live=True)
 
 
-FIRES = {
+FIRES: dict[str, Callable[[], Diagnosis]] = {
     "prefill_interference": lambda: look(cases.interference()),
     "bandwidth_saturation": lambda: look(cases.long_contexts(), cases.short_contexts()),
     "scheduler_contention": lambda: look(cases.slow_host()),
