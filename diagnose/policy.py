@@ -80,6 +80,30 @@ class Policy:
     pool_low: float = 0.50
     """Reservation explains high memory when active blocks are under half of the pool."""
 
+    hung_seconds: float = 30.0
+    """A window without a single step while work is present calls an engine hung from 30 s: longer than any sane step."""
+
+    storm_preemptions_per_request: float = 0.2
+    """Preemptions are a storm from one per five finished requests: more than bad luck of the youngest."""
+
+    storm_recompute_share: float = 0.10
+    """Or from a tenth of all computed prompt tokens computed again."""
+
+    compute_near_ceiling: float = 0.70
+    """Dense kernels reach 70-80 % of the measured matrix throughput; from 70 % the units are the limit."""
+
+    compute_far_ceiling: float = 0.40
+    """Under 40 % of the measured matrix throughput the units cannot be what limits the step."""
+
+    cache_was_useful: float = 0.2
+    """A prefix cache earned its keep from a fifth of the prompt tokens found."""
+
+    cache_broke_ratio: float = 0.5
+    """It broke when less than half of the baseline's hit rate is left under reuse that had been steady."""
+
+    min_prefix_tokens: int = 1000
+    """Fewer looked-up prompt tokens than a thousand say nothing of a hit rate."""
+
     queue_dominates: float = 0.50
     """Queueing dominates the first token from half of its time."""
 
