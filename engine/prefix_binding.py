@@ -1,10 +1,11 @@
 """Binds requests to cached prefixes: what of a prompt need not be computed, and what of it others may use later."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from engine.admission import blocks_for
 from engine.block_pool import BlockPool
+from engine.block_reuse import BlockReuse
 from engine.prefix_cache import PrefixIndex, PrefixKey
 from engine.request import Request, RequestState
 
@@ -40,9 +41,10 @@ def prefix_plans(hit: list[int], num_tokens: int, block_size: int) -> Iterator[P
 class PrefixBinding:
     """Between a prefix index, which knows contents, and a block pool, which knows holders."""
 
-    def __init__(self, index: PrefixIndex, pool: BlockPool) -> None:
+    def __init__(self, index: PrefixIndex, pool: BlockPool, reuse: BlockReuse | None = None) -> None:
         self.index = index
         self._pool = pool
+        self._reuse = reuse
         self._block_size = pool.block_size
         self._keys: dict[str, PrefixKey] = {}
 
@@ -64,8 +66,34 @@ class PrefixBinding:
         """Offers a request's newly full blocks to the index. Only for blocks whose KV has really been computed."""
         full = request.num_computed_tokens // self._block_size
         key = self._key(request, full)
-        self._pool.mark_cached(self.index.insert(key, request.block_ids, request.num_hashed_blocks, full))
+        cached = self.index.insert(key, request.block_ids, request.num_hashed_blocks, full)
+        self._pool.mark_cached(cached)
         request.num_hashed_blocks = full
+        if self._reuse is not None and cached:
+            self._note_cached(cached, request.block_ids, self.index.identities(key), full - 1)
+
+    def _note_cached(self, cached: list[int], block_ids: list[int], identities: Sequence[bytes], last: int) -> None:
+        # From the end, since it is the newest blocks that are cached; both lists are in the order of the sequence.
+        assert self._reuse is not None
+        at = last
+        for block_id in reversed(cached):
+            while block_ids[at] != block_id:
+                at -= 1
+            self._reuse.cached(block_id, identities[at])
+
+    def ghost_hits(self, request: Request, num_found: int) -> int:
+        """Blocks of a request that starts, beyond the `num_found` it shares, that were evicted not long ago."""
+        if self._reuse is None:
+            return 0
+        full = request.num_tokens // self._block_size
+        missed = self.index.identities(self._key(request, full))[num_found:full]
+        return self._reuse.missed(missed, self._pool.census().active)
+
+    def fork(self, source: Request, twin: Request) -> None:
+        """`twin` goes on from what `source` has computed; the scope of that KV goes with it."""
+        key = self._keys.get(source.request_id)
+        if key is not None:
+            self._keys[twin.request_id] = self.index.fork(key, source.num_computed_tokens // self._block_size)
 
     def forget(self, request: Request) -> None:
         self._keys.pop(request.request_id, None)

@@ -143,6 +143,14 @@ class PrefixIndex(Protocol):
         """
         ...
 
+    def identities(self, key: PrefixKey) -> Sequence[bytes]:
+        """One digest per full block of the key, equal if and only if the prefixes are; it outlives the cached content."""
+        ...
+
+    def fork(self, key: PrefixKey, num_blocks: int) -> PrefixKey:
+        """A memo of its own for a sequence that shares the first `num_blocks` full blocks, and the scope they are of."""
+        ...
+
     def forget(self, block_id: int) -> None: ...
 
     def set_scope(self, scope: CacheScope) -> None: ...
@@ -251,6 +259,15 @@ class HashChainIndex:
             return node
         same = node.parent is parent and node.tokens == chunk and node.origin == key.origin
         return node if same else None
+
+    def identities(self, key: PrefixKey) -> Sequence[bytes]:
+        return key.digests
+
+    def fork(self, key: PrefixKey, num_blocks: int) -> PrefixKey:
+        twin = PrefixKey(key.generation, key.origin, key.root)
+        twin.digests, twin.chunks = key.digests[:num_blocks], key.chunks[:num_blocks]
+        twin.nodes = key.nodes[:num_blocks]
+        return twin
 
     def insert_sequence(self, tokens: Sequence[int], block_ids: Sequence[int], salt: str = "") -> list[int]:
         """Indexes every full block of a computed sequence; returns the block ids that are now found."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from engine.admission import blocks_for, check_request
 from engine.block_pool import BlockPool
+from engine.block_reuse import BlockReuse
 from engine.budget import attention_pairs
 from engine.config import SchedulerConfig
 from engine.errors import InvariantViolation, RequestRejected
@@ -49,12 +50,18 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, scope: CacheScope, *, clock_ns: Callable[[], int] = perf_counter_ns
+        self,
+        config: SchedulerConfig,
+        scope: CacheScope,
+        *,
+        clock_ns: Callable[[], int] = perf_counter_ns,
+        measure_reuse: bool = True,
     ) -> None:
         self.config = config
         self.index: PrefixIndex = HashChainIndex(config.block_size, scope)
-        self.pool = BlockPool(config.kv_blocks, config.block_size, on_evict=self.index.forget, clock_ns=clock_ns)
-        self._prefixes = PrefixBinding(self.index, self.pool)
+        self.reuse = BlockReuse(config.kv_blocks, clock_ns) if measure_reuse else None
+        self.pool = BlockPool(config.kv_blocks, config.block_size, self.index.forget, clock_ns, self.reuse)
+        self._prefixes = PrefixBinding(self.index, self.pool, self.reuse)
         self.requests: dict[str, Request] = {}
         # All three hold older requests before younger ones, and everything running is older than everything waiting.
         self._waiting = WaitingQueue()
@@ -372,6 +379,8 @@ class Scheduler:
             request.block_ids += self.pool.allocate(1)
             copied = plan.num_tokens - len(plan.shared) * self.config.block_size
             step.copies.append(BlockCopy(plan.copy_source, request.block_ids[-1], copied))
+        if self.config.enable_prefix_cache:
+            step.ghost_hits += self._prefixes.ghost_hits(request, len(plan.shared))
         request.num_computed_tokens = plan.num_tokens
         request.max_computed_tokens = max(request.max_computed_tokens, plan.num_tokens)
         if request.num_preemptions == 0:

@@ -45,6 +45,8 @@ class ScheduledStep:
     num_deferred: int = 0
     cached_tokens: int = 0
     """Prompt tokens bound from the prefix cache by requests admitted for the first time in this step."""
+    ghost_hits: int = 0
+    """Blocks that the requests started in this step asked for and that had been evicted not long ago."""
     prefill_tokens: int = 0
     """Tokens of the prefill chunks that no earlier step computed."""
     recomputed_tokens: int = 0
