@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class RequestState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
+    FORKING = "forking"
+    """Waits for the prompt that its leader computes for both."""
     FINISHED = "finished"
 
 
@@ -51,7 +54,12 @@ class Request:
 
     output_token_ids: list[int] = field(default_factory=list)
     state: RequestState = RequestState.WAITING
+    siblings: list["Request"] = field(default_factory=list)
+    """Requests that go on from this one's prompt once it is computed; none any more after that. See engine.forks."""
+    leader: "Request | None" = None
     block_ids: list[int] = field(default_factory=list)
+    fork_source: int | None = None
+    """Block with the end of the prompt, which it holds until it has its own copy, the last of its blocks."""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens bound from the prefix cache at the first admission."""
@@ -97,3 +105,7 @@ class Request:
         if start >= num_prompt:
             return self.output_token_ids[start - num_prompt : end - num_prompt]
         return self.prompt_token_ids[start:] + self.output_token_ids[: end - num_prompt]
+
+
+arrival = attrgetter("sequence_number")
+"""Sort key: lower is older."""

@@ -7,13 +7,13 @@ it fits beside what started before; and when a decode finds no block, the younge
 oldest one always goes on.
 """
 
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from time import perf_counter_ns
 from typing import NamedTuple
 
+from engine import forks
 from engine.admission import blocks_for, check_request
 from engine.block_pool import BlockPool
 from engine.block_reuse import BlockReuse
@@ -23,13 +23,11 @@ from engine.errors import InvariantViolation, RequestRejected
 from engine.invariants import check_scheduler
 from engine.prefix_binding import PrefixBinding, PrefixPlan
 from engine.prefix_cache import CacheScope, HashChainIndex, PrefixIndex
-from engine.request import FinishReason, Request, RequestState
+from engine.request import FinishReason, Request, RequestState, arrival
 from engine.step import BlockCopy, Deferral, ScheduledSequence, ScheduledStep
+from engine.turns import DecodeTurns
 from engine.waiting import WaitingQueue
 from probes.records import BlockCensus, DeferralReason
-
-arrival = attrgetter("sequence_number")
-
 
 class SchedulerCounters(NamedTuple):
     """Cumulative since the start; readers take differences."""
@@ -67,10 +65,9 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._prefills: list[Request] = []
         self._decodes: list[Request] = []
+        self._turns = DecodeTurns()
         self._in_flight: ScheduledStep | None = None
         self._num_added = 0
-        self._decodes_were_deferred = False
-        self._last_in_turn = 0
         self._preemptions = 0
         self._prefix_query_tokens = 0
         self._prefix_hit_tokens = 0
@@ -88,6 +85,11 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def num_forking(self) -> int:
+        """Requests that wait for a prompt that another one computes for them; neither running nor waiting."""
+        return len(self.requests) - self.num_running - self.num_waiting
 
     @property
     def max_batched_tokens(self) -> int:
@@ -128,16 +130,25 @@ class Scheduler:
 
     # What comes in and goes out.
 
-    def add(self, request: Request) -> None:
-        """Queues a request. Raises RequestRejected when it can never be served or its id is already in use."""
-        if request.request_id in self.requests:
-            raise RequestRejected(
-                f"request id {request.request_id!r} is already in use", param="request_id", code="duplicate_request"
-            )
-        check_request(request, self.config)
-        self._num_added += 1
-        request.sequence_number = self._num_added
-        self.requests[request.request_id] = request
+    def add(self, request: Request, siblings: Sequence[Request] = ()) -> None:
+        """Queues a request; `siblings` ask for more answers to its prompt, which is computed once for all of them.
+
+        Raises RequestRejected, with nothing queued, when one of them can never be served or an id is already in use.
+        """
+        group = [request, *siblings]
+        taken = set(self.requests)
+        for one in group:
+            if one.request_id in taken:
+                raise RequestRejected(
+                    f"request id {one.request_id!r} is already in use", param="request_id", code="duplicate_request"
+                )
+            taken.add(one.request_id)
+            check_request(one, self.config)
+        forks.join(request, siblings)
+        for one in group:
+            self._num_added += 1
+            one.sequence_number = self._num_added
+            self.requests[one.request_id] = one
         self._waiting.append(request)
 
     def abort(self, request_id: str) -> Request | None:
@@ -151,15 +162,27 @@ class Scheduler:
         """Ends a live request. One that already ended keeps its first reason: an abort may race a stop token."""
         if self.requests.get(request.request_id) is not request:
             return
-        if request.state is RequestState.RUNNING:
-            (self._decodes if request in self._decodes else self._prefills).remove(request)
-        else:
-            self._waiting.remove(request)
+        self._remove(request)
         del self.requests[request.request_id]
         self._prefixes.forget(request)
         self._release(request)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
+
+    def _remove(self, request: Request) -> None:
+        """From its place; siblings that still needed its prompt get another leader there."""
+        if request.state is RequestState.FORKING:
+            return forks.leave(request)
+        heir = forks.promote_heir(request) if request.siblings else None
+        if request.state is RequestState.RUNNING:
+            (self._decodes if request in self._decodes else self._prefills).remove(request)
+            if heir is not None:
+                self._waiting.put_back(heir)
+        elif heir is not None:
+            self._waiting.replace(request, heir)
+        else:
+            self._waiting.remove(request)
+        return None
 
     def set_limits(self, max_batched_tokens: int | None = None, max_sequences: int | None = None) -> None:
         """Changes limits from the next step on. Raises ConfigError, with nothing changed, for a value out of bounds.
@@ -194,7 +217,7 @@ class Scheduler:
         self._schedule_decodes(step)
         budget, promised = self._schedule_prefills(step, self.config.max_batched_tokens - len(step.decodes))
         self._admit(step, budget, promised)
-        step.num_deferred = len(self.requests) - len(step.decodes) - len(step.prefills)
+        step.num_deferred = self.num_running + self.num_waiting - len(step.decodes) - len(step.prefills)
         if not step.is_empty:
             self._in_flight = step
         return step
@@ -202,11 +225,11 @@ class Scheduler:
     def commit(self, step: ScheduledStep, token_ids: Sequence[int], now_ns: int) -> list[Request]:
         """Books a computed step; returns the requests that emitted a token, in order.
 
-        `token_ids`: one per sampled sequence, decodes first, then the prefills that reached their last token (the order
-        of `BatchPlan.sample_requests`). What was aborted meanwhile is skipped. Raises ValueError, with nothing changed,
-        when their number is wrong.
+        `token_ids`: one per sampled sequence, decodes first, then the prefills that reached their last token, then the
+        forks (the order of `BatchPlan.sample_requests`). What was aborted meanwhile is skipped. Raises ValueError, with
+        nothing changed, when their number is wrong.
         """
-        sampled = step.decodes + [chunk for chunk in step.prefills if chunk.samples]
+        sampled = step.sampled
         if len(token_ids) != len(sampled):
             raise ValueError(f"{len(token_ids)} token ids for {len(sampled)} sampled sequences")
         self._close(step)
@@ -217,6 +240,8 @@ class Scheduler:
                 request.max_computed_tokens = max(request.max_computed_tokens, end)
                 if use_cache and end // block_size > request.num_hashed_blocks:
                     self._prefixes.index_full_blocks(request)
+        if step.forks:
+            self._fork(step.prefills[-1].request)
         emitted: list[Request] = []
         for (request, start, _, is_decode, _), token_id in zip(sampled, token_ids, strict=True):
             if request.state is not RequestState.RUNNING:
@@ -225,7 +250,7 @@ class Scheduler:
                 request.num_computed_tokens = request.max_computed_tokens = start + 1
                 if use_cache and (start + 1) % block_size == 0:
                     self._prefixes.index_full_blocks(request)
-            else:
+            elif request in self._prefills:
                 self._prefills.remove(request)
                 insort(self._decodes, request, key=arrival)
             request.output_token_ids.append(token_id)
@@ -234,6 +259,19 @@ class Scheduler:
                 request.first_token_ns = now_ns
             emitted.append(request)
         return emitted
+
+    def _fork(self, leader: Request) -> None:
+        """Siblings whose prompt has just been computed decode from now on; for whom there is no slot starts on its own."""
+        if leader.state is not RequestState.RUNNING:
+            return  # ended during the step, and led by another one now
+        siblings, leader.siblings = leader.siblings, []
+        room = max(0, self.config.max_sequences - self.num_running)
+        for sibling in siblings[:room]:
+            forks.fork(leader, sibling, self.pool, self._prefixes)
+            insort(self._decodes, sibling, key=arrival)
+        for sibling in reversed(siblings[room:]):
+            forks.stand_alone(sibling)
+            self._waiting.put_back(sibling)
 
     def fail(self, step: ScheduledStep) -> list[Request]:
         """The forward pass raised: ends the step's requests with ERROR and returns them. All others go on."""
@@ -253,14 +291,14 @@ class Scheduler:
     # Decodes.
 
     def _schedule_decodes(self, step: ScheduledStep) -> None:
-        selected, deferred = self._select_decodes(step.max_batched_tokens)
+        selected, deferred = self._turns.select(self._decodes, step.max_batched_tokens)
         block_size = self.config.block_size
         append = step.decodes.append
         context = 0
         for request in selected:
             start = request.num_computed_tokens
             # Fifteen steps of sixteen the last block has room, and nothing else needs to be looked at.
-            if start == len(request.block_ids) * block_size and not self._grow(request, step):
+            if start >= len(request.block_ids) * block_size and not self._grow(request, step):
                 continue
             append(ScheduledSequence(request, start, 1, True, True))
             context += start + 1
@@ -268,21 +306,6 @@ class Scheduler:
         for request in deferred:
             if request.state is RequestState.RUNNING:
                 self._defer(step, request, DeferralReason.BUDGET, 0)
-
-    def _select_decodes(self, budget: int) -> tuple[list[Request], list[Request]]:
-        """The decodes that fit the budget, oldest first, and the rest; who was passed over goes first next time."""
-        decodes = self._decodes
-        if len(decodes) <= budget and not self._decodes_were_deferred:
-            return list(decodes), []
-        turn = bisect_right(decodes, self._last_in_turn, key=arrival)
-        in_turn = decodes[turn:] + decodes[:turn]
-        selected, deferred = in_turn[:budget], in_turn[budget:]
-        for request in selected:
-            request.deferral, request.deferred_steps = None, 0
-        self._decodes_were_deferred = bool(deferred)
-        if selected:
-            self._last_in_turn = selected[-1].sequence_number
-        return sorted(selected, key=arrival), deferred
 
     def _grow(self, request: Request, step: ScheduledStep) -> bool:
         """Gets a decode its next block, at the expense of younger requests; False when it had to give way itself."""
@@ -294,6 +317,10 @@ class Scheduler:
             if victim is request:
                 return False
         request.block_ids += self.pool.allocate(1)
+        if request.fork_source is not None:
+            copied = request.num_computed_tokens % self.config.block_size
+            step.copies.append(BlockCopy(request.fork_source, request.block_ids[-1], copied))
+            request.fork_source = None  # the reference on it is given back once the copy is done
         return True
 
     def _promise(self, request: Request) -> int:
@@ -341,6 +368,8 @@ class Scheduler:
         request.block_ids += self.pool.allocate(self._blocks_missing(request, end))
         request.deferral, request.deferred_steps = None, 0
         step.prefills.append(ScheduledSequence(request, start, num_tokens, False, end == request.num_tokens))
+        if end == request.num_tokens:
+            step.forks = [ScheduledSequence(one, start, num_tokens, False, True) for one in request.siblings]
         recomputed = max(0, min(end, request.max_computed_tokens) - start)
         step.recomputed_tokens += recomputed
         step.prefill_tokens += num_tokens - recomputed
@@ -355,6 +384,9 @@ class Scheduler:
                 return self._waiting.defer(step, self._spent_by(step), 0)
             if self.num_running >= self.config.max_sequences:
                 return self._waiting.defer(step, DeferralReason.SEQUENCES, budget)
+            if self._prefills and self._prefills[-1].siblings:
+                # They are older, and decode as soon as this step is done.
+                return self._waiting.defer(step, DeferralReason.FORKS, budget)
             # What was just preempted must not take back at once the blocks for which it had to go.
             plan = None if step.preempted else self._prefixes.plan(request, available, self.config.enable_prefix_cache)
             if plan is None:
@@ -404,6 +436,9 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         self.pool.release(request.block_ids)
+        if request.fork_source is not None:
+            self.pool.release([request.fork_source])
+            request.fork_source = None
         request.block_ids = []
         request.num_computed_tokens = 0
         request.num_hashed_blocks = 0

@@ -38,6 +38,8 @@ class ScheduledStep:
 
     decodes: list[ScheduledSequence] = field(default_factory=list)
     prefills: list[ScheduledSequence] = field(default_factory=list)
+    forks: list[ScheduledSequence] = field(default_factory=list)
+    """Siblings of the last prefill, when that one ends its prompt: they sample from the same row. See engine.forks."""
     copies: list[BlockCopy] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     deferred: list[Deferral] = field(default_factory=list)
@@ -62,6 +64,11 @@ class ScheduledStep:
         return not self.decodes and not self.prefills
 
     @property
+    def sampled(self) -> list[ScheduledSequence]:
+        """What yields a token each, in the order of `BatchPlan.sample_requests`."""
+        return self.decodes + [chunk for chunk in self.prefills if chunk.samples] + self.forks
+
+    @property
     def num_query_tokens(self) -> int:
         return len(self.decodes) + sum(chunk.num_tokens for chunk in self.prefills)
 
@@ -72,7 +79,7 @@ class BatchPlan:
 
     token_ids, positions, slots: one entry per query token (slot = block_id * block_size + offset).
     block_tables, context_lens, query_lens: one entry per sequence; context_len counts the positions in KV afterwards.
-    sample_rows: rows of token_ids whose logits are sampled, in the order of `sample_requests`.
+    sample_rows: rows of token_ids whose logits are sampled, in the order of `sample_requests`; forks repeat a row.
     """
 
     token_ids: list[int]
@@ -103,4 +110,7 @@ def plan_batch(step: ScheduledStep, block_size: int) -> BatchPlan:
         if sequence.samples:
             plan.sample_rows.append(len(plan.token_ids) - 1)
             plan.sample_requests.append(request)
+    for sequence in step.forks:
+        plan.sample_rows.append(len(plan.token_ids) - 1)
+        plan.sample_requests.append(sequence.request)
     return plan

@@ -56,6 +56,11 @@ class WaitingQueue:
     def remove(self, request: Request) -> None:
         self._requests.remove(request)
 
+    def replace(self, request: Request, heir: Request) -> None:
+        """`heir` gets the place in the queue, and the time spent there."""
+        heir.queued_step = request.queued_step
+        self._requests[self._requests.index(request)] = heir
+
     def defer(self, step: ScheduledStep, reason: DeferralReason, available: int) -> None:
         """No request of the queue starts in this step, or none any more."""
         self._reason = reason
