@@ -8,6 +8,7 @@ from engine.ghost_list import GhostList
 from engine.working_set import WorkingSet
 from probes.catalog import BLOCK_AGE_BOUNDS_NS
 from probes.locks import Histogram
+from probes.snapshot import ReuseSnapshot
 
 GHOSTS_PER_BLOCK = 4
 MAX_GHOSTS = 1 << 17
@@ -32,6 +33,16 @@ class BlockReuse:
         self._clock_ns = clock_ns
         self._identity_of = [b""] * num_blocks
         self._cached_ns = [0] * num_blocks
+
+    def snapshot(self) -> ReuseSnapshot:
+        return ReuseSnapshot(
+            residency=self.residency.copy(),
+            reuse=self.reuse.copy(),
+            ghost_age=self.ghost_age.copy(),
+            num_ghosts=len(self._ghosts),
+            working_set_blocks=self.working_set.blocks(),
+            working_set_window_seconds=self.working_set.window_seconds,
+        )
 
     # From the prefix binding.
 

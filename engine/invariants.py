@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from engine.block_pool import BlockPool
 from engine.errors import InvariantViolation
@@ -17,14 +18,15 @@ def _require(condition: bool, message: str) -> None:
 
 def check_scheduler(
     pool: BlockPool,
-    index: PrefixIndex,
+    index: PrefixIndex[Any],
     requests: Mapping[str, Request],
     waiting: Sequence[Request],
     running: Sequence[Request],
     pinned_blocks: Iterable[int],
 ) -> None:
-    """`running`: oldest first. `pinned_blocks`: sources of copies that have not been done yet."""
+    """`running`: oldest first. `pinned_blocks`: sources of copies that have not been done yet, with what leads to them."""
     pool.check_invariants()
+    index.check_invariants()
     forking = [sibling for request in (*running, *waiting) for sibling in request.siblings]
     _require(
         len(requests) == len(waiting) + len(running) + len(forking),
@@ -76,7 +78,7 @@ def _check_forking(request: Request) -> None:
 def _check_running(request: Request, pool: BlockPool, readers: Counter[int]) -> None:
     name, computed = request.request_id, request.num_computed_tokens
     _require(request.state is RequestState.RUNNING, f"{name!r} runs but is {request.state}")
-    capacity = (len(request.block_ids) + (request.fork_source is not None)) * pool.block_size
+    capacity = len(request.block_ids) * pool.block_size
     _require(computed <= capacity, f"{name!r} has {computed} computed tokens in blocks for {capacity}")
     _require(computed < request.num_tokens, f"{name!r} has {computed} computed of {request.num_tokens} tokens")
     for block_id in request.block_ids[computed // pool.block_size :]:

@@ -11,34 +11,23 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import Any
 
 from engine import forks
-from engine.admission import blocks_for, check_request
+from engine.admission import blocks_for, check_group
 from engine.block_pool import BlockPool
 from engine.block_reuse import BlockReuse
 from engine.budget import attention_pairs
 from engine.config import SchedulerConfig
-from engine.errors import InvariantViolation, RequestRejected
+from engine.errors import InvariantViolation
 from engine.invariants import check_scheduler
 from engine.prefix_binding import PrefixBinding, PrefixPlan
 from engine.prefix_cache import CacheScope, HashChainIndex, PrefixIndex
 from engine.request import FinishReason, Request, RequestState, arrival
-from engine.step import BlockCopy, Deferral, ScheduledSequence, ScheduledStep
+from engine.step import ScheduledSequence, ScheduledStep, SchedulerCounters
 from engine.turns import DecodeTurns
 from engine.waiting import WaitingQueue
 from probes.records import BlockCensus, DeferralReason
-
-class SchedulerCounters(NamedTuple):
-    """Cumulative since the start; readers take differences."""
-
-    preemptions: int
-    evictions: int
-    """Blocks whose cached content was given up for something else."""
-    prefix_query_tokens: int
-    """Prompt tokens looked up in the prefix cache, each request once."""
-    prefix_hit_tokens: int
-    """Those of them that needed no computation."""
 
 
 class Scheduler:
@@ -56,15 +45,16 @@ class Scheduler:
         measure_reuse: bool = True,
     ) -> None:
         self.config = config
-        self.index: PrefixIndex = HashChainIndex(config.block_size, scope)
+        self.index: PrefixIndex[Any] = HashChainIndex(config.block_size, scope)
         self.reuse = BlockReuse(config.kv_blocks, clock_ns) if measure_reuse else None
         self.pool = BlockPool(config.kv_blocks, config.block_size, self.index.forget, clock_ns, self.reuse)
         self._prefixes = PrefixBinding(self.index, self.pool, self.reuse)
         self.requests: dict[str, Request] = {}
-        # All three hold older requests before younger ones, and everything running is older than everything waiting.
+        # All three hold older requests before younger ones; everything running is older than everything waiting.
         self._waiting = WaitingQueue()
         self._prefills: list[Request] = []
         self._decodes: list[Request] = []
+        self._forked: list[Request] = []
         self._turns = DecodeTurns()
         self._in_flight: ScheduledStep | None = None
         self._num_added = 0
@@ -92,14 +82,6 @@ class Scheduler:
         return len(self.requests) - self.num_running - self.num_waiting
 
     @property
-    def max_batched_tokens(self) -> int:
-        return self.config.max_batched_tokens
-
-    @property
-    def max_sequences(self) -> int:
-        return self.config.max_sequences
-
-    @property
     def prefix_cache_enabled(self) -> bool:
         return self.config.enable_prefix_cache
 
@@ -122,7 +104,7 @@ class Scheduler:
 
     def check_invariants(self) -> None:
         """Counts everything again, O(blocks + tokens held). Raises InvariantViolation with the numbers."""
-        pinned = [copy.source for copy in self._in_flight.copies] if self._in_flight else []
+        pinned = [block_id for path in self._in_flight.pinned for block_id in path] if self._in_flight else []
         running = sorted(self._prefills + self._decodes, key=arrival)
         check_scheduler(self.pool, self.index, self.requests, list(self._waiting), running, pinned)
         if self._in_flight is None and self._prefills not in ([], running[-1:]):
@@ -135,17 +117,9 @@ class Scheduler:
 
         Raises RequestRejected, with nothing queued, when one of them can never be served or an id is already in use.
         """
-        group = [request, *siblings]
-        taken = set(self.requests)
-        for one in group:
-            if one.request_id in taken:
-                raise RequestRejected(
-                    f"request id {one.request_id!r} is already in use", param="request_id", code="duplicate_request"
-                )
-            taken.add(one.request_id)
-            check_request(one, self.config)
+        check_group([request, *siblings], self.requests, self.config)
         forks.join(request, siblings)
-        for one in group:
+        for one in (request, *siblings):
             self._num_added += 1
             one.sequence_number = self._num_added
             self.requests[one.request_id] = one
@@ -172,17 +146,15 @@ class Scheduler:
     def _remove(self, request: Request) -> None:
         """From its place; siblings that still needed its prompt get another leader there."""
         if request.state is RequestState.FORKING:
-            return forks.leave(request)
-        heir = forks.promote_heir(request) if request.siblings else None
-        if request.state is RequestState.RUNNING:
+            forks.leave(request)
+        elif request.state is RequestState.RUNNING:
             (self._decodes if request in self._decodes else self._prefills).remove(request)
-            if heir is not None:
-                self._waiting.put_back(heir)
-        elif heir is not None:
-            self._waiting.replace(request, heir)
+            if request.siblings:
+                self._waiting.push_front(forks.promote_heir(request))
+        elif request.siblings:
+            self._waiting.replace(request, forks.promote_heir(request))
         else:
             self._waiting.remove(request)
-        return None
 
     def set_limits(self, max_batched_tokens: int | None = None, max_sequences: int | None = None) -> None:
         """Changes limits from the next step on. Raises ConfigError, with nothing changed, for a value out of bounds.
@@ -219,6 +191,8 @@ class Scheduler:
         self._admit(step, budget, promised)
         step.num_deferred = self.num_running + self.num_waiting - len(step.decodes) - len(step.prefills)
         if not step.is_empty:
+            forks.copy_on_write(self._forked, self.pool, step)
+            self._forked = []
             self._in_flight = step
         return step
 
@@ -240,7 +214,8 @@ class Scheduler:
                 request.max_computed_tokens = max(request.max_computed_tokens, end)
                 if use_cache and end // block_size > request.num_hashed_blocks:
                     self._prefixes.index_full_blocks(request)
-        if step.forks:
+        # A leader that ended meanwhile has handed its siblings on.
+        if step.forks and step.prefills[-1].request.state is RequestState.RUNNING:
             self._fork(step.prefills[-1].request)
         emitted: list[Request] = []
         for (request, start, _, is_decode, _), token_id in zip(sampled, token_ids, strict=True):
@@ -261,17 +236,16 @@ class Scheduler:
         return emitted
 
     def _fork(self, leader: Request) -> None:
-        """Siblings whose prompt has just been computed decode from now on; for whom there is no slot starts on its own."""
-        if leader.state is not RequestState.RUNNING:
-            return  # ended during the step, and led by another one now
+        """Siblings of a prompt that is computed now decode from here on; for whom there is no room starts on its own."""
         siblings, leader.siblings = leader.siblings, []
-        room = max(0, self.config.max_sequences - self.num_running)
-        for sibling in siblings[:room]:
+        while siblings and self.num_running < self.config.max_sequences and self.pool.can_allocate(1):
+            sibling = siblings.pop(0)
             forks.fork(leader, sibling, self.pool, self._prefixes)
             insort(self._decodes, sibling, key=arrival)
-        for sibling in reversed(siblings[room:]):
+            self._forked.append(sibling)
+        for sibling in reversed(siblings):
             forks.stand_alone(sibling)
-            self._waiting.put_back(sibling)
+            self._waiting.push_front(sibling)
 
     def fail(self, step: ScheduledStep) -> list[Request]:
         """The forward pass raised: ends the step's requests with ERROR and returns them. All others go on."""
@@ -286,7 +260,8 @@ class Scheduler:
         if step is not self._in_flight:
             raise RuntimeError("only the latest scheduled step can be committed or failed, and only once")
         self._in_flight = None
-        self.pool.release([copy.source for copy in step.copies])
+        for path in step.pinned:
+            self.pool.release(path)
 
     # Decodes.
 
@@ -298,14 +273,14 @@ class Scheduler:
         for request in selected:
             start = request.num_computed_tokens
             # Fifteen steps of sixteen the last block has room, and nothing else needs to be looked at.
-            if start >= len(request.block_ids) * block_size and not self._grow(request, step):
+            if start == len(request.block_ids) * block_size and not self._grow(request, step):
                 continue
             append(ScheduledSequence(request, start, 1, True, True))
             context += start + 1
         step.decode_context_tokens = context
         for request in deferred:
             if request.state is RequestState.RUNNING:
-                self._defer(step, request, DeferralReason.BUDGET, 0)
+                step.defer(request, DeferralReason.BUDGET, 0)
 
     def _grow(self, request: Request, step: ScheduledStep) -> bool:
         """Gets a decode its next block, at the expense of younger requests; False when it had to give way itself."""
@@ -317,10 +292,6 @@ class Scheduler:
             if victim is request:
                 return False
         request.block_ids += self.pool.allocate(1)
-        if request.fork_source is not None:
-            copied = request.num_computed_tokens % self.config.block_size
-            step.copies.append(BlockCopy(request.fork_source, request.block_ids[-1], copied))
-            request.fork_source = None  # the reference on it is given back once the copy is done
         return True
 
     def _promise(self, request: Request) -> int:
@@ -352,10 +323,10 @@ class Scheduler:
             available = max(0, self.pool.num_available - promised)
             num_tokens = min(budget, request.num_tokens - request.num_computed_tokens)
             if num_tokens <= 0:
-                self._defer(step, request, self._spent_by(step), 0)
+                step.defer(request, step.spent_by, 0)
             elif self._blocks_missing(request, request.num_computed_tokens + num_tokens) > available:
                 # An older decode took what was promised; it comes back when that one ends or preempts this one.
-                self._defer(step, request, DeferralReason.BLOCKS, available)
+                step.defer(request, DeferralReason.BLOCKS, available)
             else:
                 self._schedule_chunk(step, request, num_tokens)
                 budget -= num_tokens
@@ -381,13 +352,13 @@ class Scheduler:
             request = self._waiting.head
             available = max(0, self.pool.num_available - promised)
             if budget <= 0:
-                return self._waiting.defer(step, self._spent_by(step), 0)
+                return self._waiting.defer(step, step.spent_by, 0)
             if self.num_running >= self.config.max_sequences:
                 return self._waiting.defer(step, DeferralReason.SEQUENCES, budget)
             if self._prefills and self._prefills[-1].siblings:
                 # They are older, and decode as soon as this step is done.
                 return self._waiting.defer(step, DeferralReason.FORKS, budget)
-            # What was just preempted must not take back at once the blocks for which it had to go.
+            # What was just preempted must not take its blocks back at once.
             plan = None if step.preempted else self._prefixes.plan(request, available, self.config.enable_prefix_cache)
             if plan is None:
                 return self._waiting.defer(step, DeferralReason.BLOCKS, available)
@@ -402,18 +373,9 @@ class Scheduler:
         self._waiting.pop()
         self._prefills.append(request)
         request.state = RequestState.RUNNING
-        self.pool.touch(plan.shared)
-        request.block_ids = list(plan.shared)
-        request.num_hashed_blocks = len(plan.shared)
-        if plan.copy_source is not None:
-            # The source is held until the copy is done, so that nothing else is put into it before.
-            self.pool.touch([plan.copy_source])
-            request.block_ids += self.pool.allocate(1)
-            copied = plan.num_tokens - len(plan.shared) * self.config.block_size
-            step.copies.append(BlockCopy(plan.copy_source, request.block_ids[-1], copied))
+        self._prefixes.bind(request, plan, step)
         if self.config.enable_prefix_cache:
             step.ghost_hits += self._prefixes.ghost_hits(request, len(plan.shared))
-        request.num_computed_tokens = plan.num_tokens
         request.max_computed_tokens = max(request.max_computed_tokens, plan.num_tokens)
         if request.num_preemptions == 0:
             request.num_cached_tokens = plan.num_tokens
@@ -422,23 +384,11 @@ class Scheduler:
                 self._prefix_query_tokens += request.num_tokens
                 self._prefix_hit_tokens += plan.num_tokens
 
-    # Deferral and release.
-
-    @staticmethod
-    def _spent_by(step: ScheduledStep) -> DeferralReason:
-        return DeferralReason.PREFILL_AHEAD if step.prefills else DeferralReason.BUDGET
-
-    @staticmethod
-    def _defer(step: ScheduledStep, request: Request, reason: DeferralReason, available: int) -> None:
-        request.deferral = reason
-        request.deferred_steps += 1
-        step.deferred.append(Deferral(request, reason, available))
-
     def _release(self, request: Request) -> None:
-        self.pool.release(request.block_ids)
         if request.fork_source is not None:
-            self.pool.release([request.fork_source])
+            request.block_ids.append(request.fork_source)
             request.fork_source = None
+        self.pool.release(request.block_ids)
         request.block_ids = []
         request.num_computed_tokens = 0
         request.num_hashed_blocks = 0

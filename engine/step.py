@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.request import Request
+from probes.records import DeferralReason
 
 
 class ScheduledSequence(NamedTuple):
@@ -32,6 +33,18 @@ class Deferral(NamedTuple):
     """Tokens of budget (or blocks, for `kv_blocks`) that were left when it was deferred; never negative."""
 
 
+class SchedulerCounters(NamedTuple):
+    """Cumulative since the start; readers take differences."""
+
+    preemptions: int
+    evictions: int
+    """Blocks whose cached content was given up for something else."""
+    prefix_query_tokens: int
+    """Prompt tokens looked up in the prefix cache, each request once."""
+    prefix_hit_tokens: int
+    """Those of them that needed no computation."""
+
+
 @dataclass(slots=True)
 class ScheduledStep:
     """Decodes first, then prefill chunks; copies are executed in order before the forward pass."""
@@ -41,6 +54,8 @@ class ScheduledStep:
     forks: list[ScheduledSequence] = field(default_factory=list)
     """Siblings of the last prefill, when that one ends its prompt: they sample from the same row. See engine.forks."""
     copies: list[BlockCopy] = field(default_factory=list)
+    pinned: list[list[int]] = field(default_factory=list)
+    """For each copy its source, after the blocks that lead to it: held until the copy is done."""
     preempted: list[Request] = field(default_factory=list)
     deferred: list[Deferral] = field(default_factory=list)
     """Every running sequence that was passed over, then the first few that wait; `num_deferred` counts all."""
@@ -67,6 +82,16 @@ class ScheduledStep:
     def sampled(self) -> list[ScheduledSequence]:
         """What yields a token each, in the order of `BatchPlan.sample_requests`."""
         return self.decodes + [chunk for chunk in self.prefills if chunk.samples] + self.forks
+
+    @property
+    def spent_by(self) -> DeferralReason:
+        """Who has what a prompt no longer gets of the budget."""
+        return DeferralReason.PREFILL_AHEAD if self.prefills else DeferralReason.BUDGET
+
+    def defer(self, request: Request, reason: DeferralReason, available: int) -> None:
+        request.deferral = reason
+        request.deferred_steps += 1
+        self.deferred.append(Deferral(request, reason, available))
 
     @property
     def num_query_tokens(self) -> int:

@@ -53,6 +53,7 @@ class WorkingSet:
         # Bytes compare as fractions of 1 do; the empty threshold's place is taken by one that nothing reaches.
         rate = round(self.sampling_rate * 2**64)
         self._threshold = rate.to_bytes(8, "big") if self.sampling_rate < 1.0 else b"\xff" * 65
+        self.window_seconds = window_seconds
         self._clock_ns = clock_ns
         self._slice_ns = max(1, round(window_seconds * 1e9 / _SLICES))
         self._slices: deque[tuple[int, Counter[int]]] = deque()

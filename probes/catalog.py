@@ -79,7 +79,9 @@ METRICS: dict[str, Metric] = {
         Metric("kv_working_set_blocks", _G, "Pool that would have served 95 % of the reuse of the last 5 minutes."),
         Metric("prefix_query_tokens_total", _C, "Prompt tokens looked up in the prefix index."),
         Metric("prefix_hit_tokens_total", _C, "Prompt tokens found in the prefix index."),
-        Metric("requests", _G, "Requests by state.", ("state",)),
+        Metric(
+            "requests", _G, "Requests by state; forking: a further choice of a prompt that is being computed.", ("state",)
+        ),
         Metric("requests_waiting", _G, "Waiting requests by the reason of the last scheduling pass.", ("reason",)),
         Metric("requests_finished_total", _C, "Finished requests by reason.", ("reason",)),
         Metric("preemptions_total", _C, "Sequences preempted (recompute)."),

@@ -6,7 +6,7 @@ from engine.config import SchedulerConfig
 from engine.prefix_cache import CacheScope
 from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduler import Scheduler
-from engine.step import ScheduledSequence, ScheduledStep, plan_batch
+from engine.step import ScheduledStep, plan_batch
 
 SCOPE = CacheScope(weights="test-model")
 
@@ -35,17 +35,13 @@ def make_request(
     return Request(name, tokens, SamplingParams(max_tokens=max_tokens), arrival_ns=0, cache_salt=salt)
 
 
-def sampled(step: ScheduledStep) -> list[ScheduledSequence]:
-    return step.decodes + [chunk for chunk in step.prefills if chunk.samples]
-
-
 def run_step(scheduler: Scheduler, token: Callable[[Request], int] = lambda _: 9, now_ns: int = 0) -> ScheduledStep:
     """Schedules and commits one step, and finishes what reached max_tokens. Checks every invariant on the way."""
     step = scheduler.schedule()
     scheduler.check_invariants()
     if not step.is_empty:
         plan_batch(step, scheduler.config.block_size)
-        for request in scheduler.commit(step, [token(one.request) for one in sampled(step)], now_ns):
+        for request in scheduler.commit(step, [token(one.request) for one in step.sampled], now_ns):
             if len(request.output_token_ids) >= request.params.max_tokens:
                 scheduler.finish(request, FinishReason.LENGTH)
     scheduler.check_invariants()
