@@ -302,6 +302,10 @@ class Scheduler:
         return blocks_for(num_tokens, self.config.block_size) - len(request.block_ids)
 
     def _youngest(self) -> Request:
+        """The next victim of a preemption: the latest arrival that runs, be it a prompt or a decode.
+
+        It has waited least, and the oldest request is never one but for its own sake, so that somebody always finishes.
+        """
         return max((requests[-1] for requests in (self._decodes, self._prefills) if requests), key=arrival)
 
     def _preempt(self, request: Request, step: ScheduledStep) -> None:

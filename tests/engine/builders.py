@@ -1,6 +1,7 @@
 """Builders and drivers for the policy's tests: a real scheduler, with made-up tokens in place of a forward pass."""
 
 from collections.abc import Callable, Iterator
+from time import perf_counter_ns
 
 from engine.config import SchedulerConfig
 from engine.prefix_cache import CacheScope
@@ -20,11 +21,26 @@ def make_scheduler(
     max_model_len: int = 8192,
     enable_prefix_cache: bool = True,
     scope: CacheScope = SCOPE,
+    clock_ns: Callable[[], int] = perf_counter_ns,
+    measure_reuse: bool = True,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_batched_tokens, max_sequences, block_size, kv_blocks, max_model_len, enable_prefix_cache
     )
-    return Scheduler(config, scope)
+    return Scheduler(config, scope, clock_ns=clock_ns, measure_reuse=measure_reuse)
+
+
+class FakeClock:
+    """Nanoseconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
 
 
 def make_request(
