@@ -104,6 +104,12 @@ class Policy:
     min_prefix_tokens: int = 1000
     """Fewer looked-up prompt tokens than a thousand say nothing of a hit rate."""
 
+    thrash_ghost_share: float = 0.20
+    """A fifth of the evicted blocks asked for again: eviction undoes work that it should have kept."""
+
+    thrash_negligible_share: float = 0.02
+    """Of old content a few blocks always come back; under one in fifty the pool gave up the right ones."""
+
     queue_dominates: float = 0.50
     """Queueing dominates the first token from half of its time."""
 

@@ -4,6 +4,7 @@ from diagnose.hypotheses.admission_stall import AdmissionStall
 from diagnose.hypotheses.bandwidth_saturation import BandwidthSaturation
 from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.cache_prefix_broken import CachePrefixBroken
+from diagnose.hypotheses.cache_thrashing import CacheThrashing
 from diagnose.hypotheses.compute_saturation import ComputeSaturation
 from diagnose.hypotheses.engine_hung import EngineHung
 from diagnose.hypotheses.expected_reservation import ExpectedReservation
@@ -22,6 +23,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     SchedulerContention(),
     ExpectedReservation(),
     KvExhaustion(),
+    CacheThrashing(),
     QueueOverload(),
     HardFailure(),
     EngineHung(),
@@ -34,7 +36,6 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
 )
 
 NOT_CHECKED: tuple[str, ...] = (
-    "cache_thrashing",
     "frontend_bottleneck",
     "collective_stall",
     "replica_imbalance",
