@@ -109,3 +109,24 @@ class Policy:
 
 
 DEFAULT_POLICY = Policy()
+
+RATIOS = (
+    "slow_gap_factor",
+    "shift_ratio",
+    "mixed_slow_ratio",
+    "mixed_alike_ratio",
+    "min_dose_range",
+    "contended_slowdown",
+    "flat_decode_ratio",
+)
+"""Thresholds that are multiples of something ordinary, so at least 1. Others are shares (0 to 1), counts or seconds."""
+
+ORDERED = (
+    ("mixed_alike_ratio", "mixed_slow_ratio"),
+    ("negligible_share", "dominant_share"),
+    ("bandwidth_far_ceiling", "bandwidth_near_ceiling"),
+    ("pool_low", "pool_well_below"),
+    ("pool_well_below", "pool_exhausted"),
+    ("queue_small", "queue_dominates"),
+)
+"""Pairs between which a rule is undetermined: crossed, it would support and refute the same figure."""
