@@ -81,7 +81,8 @@ def _checked(path: Path, table: Mapping[str, Any]) -> Policy:
         threshold = known.get(name)
         if threshold is None:
             raise SourceError(
-                f"{path}: no threshold {printable(name)!r}{_like(name, list(known))}; `stallscope explain --thresholds` lists them"
+                f"{path}: no threshold {printable(name)!r}{_like(name, list(known))}; "
+                "`stallscope explain --thresholds` lists them"
             )
         if not _fits(value, threshold):
             raise SourceError(f"{path}: {name} = {printable(str(value))[:40]}: must be {threshold.range_text}")

@@ -39,7 +39,9 @@ INTERRUPTED = 130
     type=click.Path(path_type=Path),
     help="TOML file whose [thresholds] override the method's; `stallscope explain --thresholds` lists them.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Form of the report [default: by FILE's name, or text].")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="Form of the report [default: by FILE's name, or text]."
+)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json (schema 1).")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to FILE, not to stdout."
@@ -121,7 +123,9 @@ def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Ob
     observation = observe(endpoint.url, watch.entries)
     if interrupted:
         watched = observation.length_seconds or 0.0
-        observation.warnings.insert(0, f"interrupted after {watched:.1f} s of {window:g} s: this is what was seen until then")
+        observation.warnings.insert(
+            0, f"interrupted after {watched:.1f} s of {window:g} s: this is what was seen until then"
+        )
     return observation, interrupted
 
 

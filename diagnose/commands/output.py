@@ -43,7 +43,9 @@ def deliver(diagnosis: Diagnosis, form: str, output: Path | None = None, *, quie
         click.echo(f"{output}: {form}, {output.stat().st_size / 1024:.0f} KiB", err=True)
 
 
-def render(diagnosis: Diagnosis, form: str, *, quiet: bool = False, verbose: bool = False, styled: bool | None = None) -> str:
+def render(
+    diagnosis: Diagnosis, form: str, *, quiet: bool = False, verbose: bool = False, styled: bool | None = None
+) -> str:
     """`styled` False leaves the styles of a terminal out; None asks the environment."""
     if form == "json":
         import json

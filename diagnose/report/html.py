@@ -30,7 +30,14 @@ def render(diagnosis: Diagnosis) -> str:
     body = element(
         "body",
         _header(diagnosis, headline),
-        element("main", _decision(diagnosis), _symptom(diagnosis), _accounts(diagnosis), *_verdicts(diagnosis), _protocol(diagnosis)),
+        element(
+            "main",
+            _decision(diagnosis),
+            _symptom(diagnosis),
+            _accounts(diagnosis),
+            *_verdicts(diagnosis),
+            _protocol(diagnosis),
+        ),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
@@ -42,7 +49,11 @@ def _header(diagnosis: Diagnosis, headline: str) -> Markup:
     if case.baseline is not None:
         windows += f"; baseline: {outline.extent(case.baseline)}"
     warnings = outline.warnings(diagnosis)
-    shown = [element("ul", *(element("li", f"Warning: {text}") for text in warnings), class_="warnings")] if warnings else []
+    shown = (
+        [element("ul", *(element("li", f"Warning: {text}") for text in warnings), class_="warnings")]
+        if warnings
+        else []
+    )
     return element("header", *about, element("h1", headline), element("p", windows, class_="soft"), *shown)
 
 
@@ -70,16 +81,15 @@ def _command(command: str) -> list[Markup]:
 def _symptom(diagnosis: Diagnosis) -> Markup:
     with_baseline = diagnosis.case.baseline is not None
     names = ["", "now", *(["baseline"] if with_baseline else [])]
-    rows = [
-        [row.label, row.now, *([row.before] if with_baseline else [])] for row in outline.symptom_rows(diagnosis)
-    ]
+    rows = [[row.label, row.now, *([row.before] if with_baseline else [])] for row in outline.symptom_rows(diagnosis)]
     return _section("Symptom", _table(names, rows))
 
 
 def _table(names: list[str], rows: list[list[str]]) -> Markup:
     head = element("tr", *(element("th", name, scope="col") for name in names))
     body = [
-        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest)) for first, *rest in rows
+        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
+        for first, *rest in rows
     ]
     return element("table", element("thead", head), element("tbody", *body))
 
@@ -144,6 +154,8 @@ def _protocol(diagnosis: Diagnosis) -> Markup:
         state = "done" if item.done else "missing"
         box = element("span", "☑" if item.done else "☐", class_="box", role="img", aria_label=state)
         items.append(
-            element("li", box, element("strong", item.name), f": {item.found}", *_command("" if item.done else item.command))
+            element(
+                "li", box, element("strong", item.name), f": {item.found}", *_command("" if item.done else item.command)
+            )
         )
     return _section("Protocol: the four measurements", element("ul", *items, class_="check"))

@@ -79,7 +79,9 @@ def _accounts(diagnosis: Diagnosis) -> list[str]:
     if not accounts:
         return [*blocks, escape(outline.NO_ACCOUNT)]
     for name, account in accounts:
-        blocks.append(f"{escape(outline.account_sentence(name, account))} ({escape(outline.account_group(name, account))})")
+        blocks.append(
+            f"{escape(outline.account_sentence(name, account))} ({escape(outline.account_group(name, account))})"
+        )
     _, p99 = accounts[-1]
     estimated = bool(p99.bounds)
     header = ["part of p99", "time", "share", *(["between"] if estimated else [])]
@@ -109,8 +111,10 @@ def _finding(finding: Finding) -> list[str]:
         f"- *{_STANCES[item.stance]}*: {escape(item.text)} ({escape(outline.evidence_origin(item))})"
         for item in finding.judgement.evidence
     ]
-    for missing in finding.judgement.missing:
-        lines.append(f"- *lacks* {escape(missing.measurement)}: {escape(missing.decides)}\n\n{fence(missing.command, 2)}")
+    lines += [
+        f"- *lacks* {escape(missing.measurement)}: {escape(missing.decides)}\n\n{fence(missing.command, 2)}"
+        for missing in finding.judgement.missing
+    ]
     return [*blocks, "\n".join(lines)] if lines else blocks
 
 

@@ -20,7 +20,7 @@ def join(parts: "list[Markup] | tuple[Markup, ...]", between: str = "") -> Marku
 
 
 def element(name: str, *content: str, **attributes: object) -> Markup:
-    """`<name key="value">content</name>`. `class_` is class, other underscores in keys are hyphens; a value of None is left out."""
+    """`<name key="value">content</name>`. `class_` is class, other underscores in keys are hyphens; None is left out."""
     opened = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(printable(str(value)))}"'
         for key, value in attributes.items()

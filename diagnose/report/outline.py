@@ -9,13 +9,16 @@ from diagnose.case import Window
 from diagnose.decision import DecisionKind, Finding
 from diagnose.diagnosis import Diagnosis
 from diagnose.hypotheses.registry import NOT_CHECKED
-from diagnose.thresholds import overridden
 from diagnose.stats import Bounds
+from diagnose.thresholds import overridden
 from diagnose.units import percent, seconds
 from diagnose.verdict import Evidence, Verdict
 
 NOT_OBSERVED = "not observed"
-NO_ACCOUNT = "no account: it needs step records with enough pure decode steps (see the protocol below)"
+NO_ACCOUNT = (
+    "no account: it needs step records with enough pure decode steps, or for an estimate histograms of inter-token latency and "
+    "of step durations by kind"
+)
 _PART_NAMES = {
     "decode_floor": "decode (floor)",
     "prefill": "co-scheduled prefill",
@@ -136,13 +139,13 @@ def accounts(diagnosis: Diagnosis) -> list[tuple[str, Account]]:
 
 def account_group(name: str, account: Account) -> str:
     """Which gaps the account is the mean of, and how it was come by."""
-    where = "around" if name == "p50" else "beyond" if account.bounds else "from"
-    up = "" if name == "p50" or account.bounds else " up"
-    basis = account.basis
-    if account.total_bounds is not None:
-        low, high = account.total_bounds.low, account.total_bounds.high
-        basis = f"estimated from histograms: between {seconds(low)} and {seconds(high)}"
-    return f"mean of {account.num_gaps} gaps {where} {seconds(account.quantile_seconds)}{up}; {basis}"
+    edge = seconds(account.quantile_seconds)
+    if account.total_bounds is None:
+        group = f"around {edge}" if name == "p50" else f"from {edge} up"
+        return f"mean of {account.num_gaps} gaps {group}; {account.basis}"
+    group = f"in the bucket above {edge}" if name == "p50" else f"above {edge}"
+    between = f"between {seconds(account.total_bounds.low)} and {seconds(account.total_bounds.high)}"
+    return f"mean of {account.num_gaps} gaps {group}; {account.basis} from histograms: {between}"
 
 
 @dataclass(frozen=True, slots=True)

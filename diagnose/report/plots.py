@@ -215,6 +215,7 @@ class _Level:
 def census(window: Window) -> Figure:
     title = "KV blocks over time"
     levels, name = _levels(window)
+    source = window.signals.steps_source if window.signals.steps else "the scrapes"
     top = max((level.total for level in levels), default=0.0)
     if top <= 0:
         return Figure(title, "Active, reclaimable and free blocks were not measured as disjoint counts.", Markup(""))
@@ -222,7 +223,7 @@ def census(window: Window) -> Figure:
     peak = max(level.active for level in levels)
     caption = (
         f"Active blocks peaked at {peak:,.0f} of {top:,.0f} ({percent(peak / top)}); at the end {levels[-1].active:,.0f} active, "
-        f"{levels[-1].reclaimable:,.0f} reclaimable, {levels[-1].free:,.0f} free."
+        f"{levels[-1].reclaimable:,.0f} reclaimable, {levels[-1].free:,.0f} free (by {source})."
     )
     if size > 1:
         caption += f" Each point is the fullest of {size} consecutive ones."
@@ -273,10 +274,12 @@ def waterfall(account: Account | None) -> Figure:
     if account is None or account.total_seconds <= 0:
         return Figure(title, outline.NO_ACCOUNT.capitalize() + ".", Markup(""))
     rows = outline.part_rows(account)
-    caption = f"{outline.account_sentence('p99', account)} ({outline.account_group('p99', account)})."
+    caption = outline.account_group("p99", account)
     left, height = 168.0, 26.0
     ends = [0.0, *accumulate(row.seconds for row in rows)]
-    highest = [start + (row.bounds.high if row.bounds is not None else 0.0) for start, row in zip(ends, rows, strict=False)]
+    highest = [
+        start + (row.bounds.high if row.bounds is not None else 0.0) for start, row in zip(ends, rows, strict=False)
+    ]
     area = svg.Area(max(ends[-1], *highest), 1, height=height * (len(rows) + 1) + 12, left=left, right=130, top=6)
     drawn: list[Markup] = []
     for index, (start, row) in enumerate(zip(ends, rows, strict=False)):
@@ -298,4 +301,5 @@ def waterfall(account: Account | None) -> Figure:
         svg.bars([(left, y + 3, x - left, y + height - 5)], "total"),
         svg.label(x + 6, y + 16, seconds(account.total_seconds), class_="strong"),
     ]
-    return Figure(title, caption, svg.picture("waterfall", title, caption, area.height, join(drawn)))
+    sentence = outline.account_sentence("p99", account)
+    return Figure(title, caption, svg.picture("waterfall", title, sentence, area.height, join(drawn)))

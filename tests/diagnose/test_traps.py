@@ -12,8 +12,8 @@ from diagnose.errors import NotEnough
 from diagnose.hypotheses.pool import occupancy
 from diagnose.observation import Event, observe
 from diagnose.report.json_report import to_json
-from diagnose.report.page import Page
 from diagnose.report.outline import headline
+from diagnose.report.page import Page
 from diagnose.report.terminal import render
 from diagnose.signals import Signals
 from diagnose.slo import parse_slo
