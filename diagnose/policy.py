@@ -89,6 +89,15 @@ class Policy:
     noticeable_queue_seconds: float = 0.1
     """A queue shorter than 100 ms is not felt by a person waiting for a first token."""
 
+    missing_scrape_ratio: float = 2.5
+    """A scrape is missing from two and a half times the usual interval: a late one comes within twice of it."""
+
+    min_scrape_intervals: int = 4
+    """What interval is usual shows from four of them."""
+
+    clock_jump_seconds: float = 5.0
+    """Two clocks may differ by the 5 s that an answer is waited for; a clock that differs by more was set."""
+
     matched_arrivals: float = 0.10
     """Arms are offered the same load while arrivals differ by under a tenth: half of what `shift_ratio` takes for noise."""
 
@@ -118,6 +127,7 @@ RATIOS = (
     "min_dose_range",
     "contended_slowdown",
     "flat_decode_ratio",
+    "missing_scrape_ratio",
 )
 """Thresholds that are multiples of something ordinary, so at least 1. Others are shares (0 to 1), counts or seconds."""
 

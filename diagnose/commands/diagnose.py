@@ -10,8 +10,10 @@ import click
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
 from diagnose.commands.params import Duration, Slo, is_url
 from diagnose.commands.progress import watch_progress
+from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.dialects.registry import recognise
+from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import SourceError
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
@@ -150,22 +152,23 @@ def judge(
     policy: Policy = DEFAULT_POLICY,
 ) -> Diagnosis:
     """From observations to a diagnosis, through the dialect that the pages speak."""
-    warnings = [*incident.warnings, *(f"baseline: {text}" for text in (baseline.warnings if baseline else ()))]
+    now, warnings = _signals(incident, policy)
+    before, of_baseline = (None, []) if baseline is None else _signals(baseline, policy)
     return diagnose(
         target,
-        _signals(incident),
-        None if baseline is None else _signals(baseline),
+        now,
+        before,
         is_live=is_live,
         events=incident.events,
         objectives=objectives,
-        warnings=warnings,
+        warnings=[*warnings, *(f"baseline: {text}" for text in of_baseline)],
         policy=policy,
     )
 
 
-def _signals(observation: Observation) -> Signals:
-    if not observation.scrapes:
-        from diagnose.dialects.stallscope import STALLSCOPE  # step records alone can only come from our engine
-
-        return build_signals(observation, STALLSCOPE)
-    return build_signals(observation, recognise(observation.target, observation.scrapes[0].page))
+def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
+    """And what limits them."""
+    # Step records alone can only come from our engine.
+    dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else STALLSCOPE
+    signals = build_signals(observation, dialect)
+    return signals, [*observation.warnings, *limit_to_trusted(observation, signals, policy)]

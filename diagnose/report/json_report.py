@@ -6,6 +6,7 @@ from typing import Any
 from diagnose.account import Account
 from diagnose.case import Window
 from diagnose.diagnosis import Diagnosis
+from diagnose.report.outline import headline
 from diagnose.signals import Signals
 from diagnose.thresholds import overridden
 from diagnose.verdict import Evidence
@@ -20,6 +21,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "target": case.target,
         "exit_code": int(diagnosis.exit_code),
         "idle": diagnosis.idle,
+        "headline": headline(diagnosis),
         "windows": {
             "incident": _window(case.incident),
             "baseline": None if case.baseline is None else _window(case.baseline),

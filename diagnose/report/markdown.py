@@ -10,7 +10,7 @@ from diagnose.verdict import Stance
 
 _STANCES = {Stance.FOR: "for", Stance.AGAINST: "against", Stance.CONTEXT: "context"}
 # Within words an underscore marks nothing; names of metrics stay readable.
-_SPECIAL = re.compile(r"[\\`*|<>\[~&]|(?<!\w)_|_(?!\w)|^\s*(?:[#+-](?=\s)|\d+[.)](?=\s))")
+_SPECIAL = re.compile(r"[\\`*|<\[~&]|(?<!\w)_|_(?!\w)|^\s*(?:[#>+-](?=\s)|\d+[.)](?=\s))")
 
 
 def render(diagnosis: Diagnosis) -> str:

@@ -13,7 +13,6 @@ from diagnose.policy import DEFAULT_POLICY
 from diagnose.signals import HistogramWindow, Signals
 from diagnose.stats import Bounds
 from diagnose.windows import build_signals
-from probes.catalog import LATENCY_BOUNDS_SECONDS
 from probes.records import StepRecord
 from tests.builders import Machine, Plan, make_histogram, make_signals, make_steps, varied, watch, with_prefill
 from tests.diagnose import cases

@@ -1,0 +1,32 @@
+"""Documents that the code is the source of are what the code says now."""
+
+import pytest
+
+from diagnose.hypotheses.registry import HYPOTHESES
+from diagnose.thresholds import thresholds
+from tests.docs import DOCS, PAGES
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_rendered_documents_are_fresh(name):
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "stale: run `python -m tests.docs`"
+
+
+def test_every_hypothesis_explains_itself_under_the_same_headings():
+    page = PAGES["hypotheses.md"]()
+    for heading in (
+        "Symptom",
+        "Mechanism",
+        "Refuted when",
+        "Supported when",
+        "Proves nothing",
+        "Measure next",
+        "Fix and its trade",
+    ):
+        assert page.count(f"**{heading}.** ") == len(HYPOTHESES), heading
+
+
+def test_every_threshold_has_a_reason_and_lies_in_its_own_range():
+    for threshold in thresholds():
+        assert threshold.reason.endswith("."), threshold.name
+        assert threshold.low <= threshold.default <= threshold.high, threshold
