@@ -1,6 +1,7 @@
 """Every threshold of the method, each with its reason. Rules hold no numbers of their own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,19 @@ class Policy:
 
 
 DEFAULT_POLICY = Policy()
+
+
+class Override(NamedTuple):
+    name: str
+    value: float
+    default: float
+
+
+def overridden(policy: Policy) -> list[Override]:
+    """Where a policy differs from the documented one: every report says so."""
+    pairs = [(f.name, getattr(policy, f.name), getattr(DEFAULT_POLICY, f.name)) for f in fields(Policy)]
+    return [Override(name, value, default) for name, value, default in pairs if value != default]
+
 
 RATIOS = (
     "slow_gap_factor",

@@ -33,13 +33,6 @@ class Threshold:
         return f"a {'whole number' if self.whole else 'number'} from {self.low:g} to {self.high:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
-    name: str
-    value: float
-    default: float
-
-
 def thresholds() -> list[Threshold]:
     """Every field of the policy, in its order, with the reason that stands below it in the source."""
     reasons = _reasons()
@@ -48,11 +41,6 @@ def thresholds() -> list[Threshold]:
         for f in fields(Policy)
         if (default := getattr(DEFAULT_POLICY, f.name)) is not None
     ]
-
-
-def overridden(policy: Policy) -> list[Override]:
-    pairs = [(f.name, getattr(policy, f.name), getattr(DEFAULT_POLICY, f.name)) for f in fields(Policy)]
-    return [Override(name, value, default) for name, value, default in pairs if value != default]
 
 
 def read_policy(path: Path) -> Policy:

@@ -117,7 +117,9 @@ def _accounts(diagnosis: Diagnosis) -> Markup:
 
 
 def _figure(figure: Figure) -> Markup:
-    return element("figure", element("h3", figure.title), figure.image, element("figcaption", figure.caption))
+    # Focusable, so that one who has no mouse can scroll it on a narrow screen.
+    plot = element("div", figure.image, class_="plot", tabindex="0") if figure.image else figure.image
+    return element("figure", element("h3", figure.title), plot, element("figcaption", figure.caption))
 
 
 def _verdicts(diagnosis: Diagnosis) -> list[Markup]:

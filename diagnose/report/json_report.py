@@ -6,9 +6,9 @@ from typing import Any
 from diagnose.account import Account
 from diagnose.case import Window
 from diagnose.diagnosis import Diagnosis
+from diagnose.policy import overridden
 from diagnose.report.outline import headline
 from diagnose.signals import Signals
-from diagnose.thresholds import overridden
 from diagnose.verdict import Evidence
 
 SCHEMA = 1

@@ -1,5 +1,6 @@
 """What every renderer says, in the same words: headline, rows, groups. Only the form is theirs."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
@@ -9,8 +10,8 @@ from diagnose.case import Window
 from diagnose.decision import DecisionKind, Finding
 from diagnose.diagnosis import Diagnosis
 from diagnose.hypotheses.registry import NOT_CHECKED
+from diagnose.policy import overridden
 from diagnose.stats import Bounds
-from diagnose.thresholds import overridden
 from diagnose.units import percent, seconds
 from diagnose.verdict import Evidence, Verdict
 
@@ -217,6 +218,14 @@ def evidence_origin(item: Evidence) -> str:
     samples = "" if item.samples is None else f", n={item.samples}"
     compared = f", against {item.compared_with}" if item.compared_with else ""
     return f"{item.source or 'derived'}{samples}{compared}"
+
+
+_QUANTILE = re.compile(r"\bp\d\d|\bmedian\b")
+
+
+def count_of_quantile(item: Evidence) -> str:
+    """` (n=64)` where a sentence states a quantile: it is never shown without its sample count."""
+    return f" (n={item.samples})" if item.samples is not None and _QUANTILE.search(item.text) else ""
 
 
 assert {*PARTS} <= {*_PART_NAMES, *_HOST, "other"}, "every part has a name for people"

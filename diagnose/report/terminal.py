@@ -82,7 +82,7 @@ def _finding(page: Page, finding: Finding, *, brief: bool, verbose: bool) -> Non
         # What refutes it; the rest is one --verbose away.
         evidence = tuple(item for item in evidence if item.stance is Stance.AGAINST)[-3:]
     for item in evidence:
-        origin = f" [{outline.evidence_origin(item)}]" if verbose else ""
+        origin = f" [{outline.evidence_origin(item)}]" if verbose else outline.count_of_quantile(item)
         page.line(f"{_MARKS[item.stance]} {item.text}{origin}", indent=4, hanging=2)
     for missing in finding.judgement.missing:
         page.line(f"? lacks {missing.measurement}: {missing.decides}", indent=4, hanging=2)

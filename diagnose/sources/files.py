@@ -44,7 +44,7 @@ def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
         else:
             pages.append((text, _exposition_time(name, text)))
     parts += [[entry] for entry in _page_entries(evidence, pages, interval)]
-    evidence.entries = [entry for part in _in_time_order(evidence, parts) for entry in part] + steps
+    evidence.entries = steps + [entry for part in _in_time_order(evidence, parts) for entry in part]
     return evidence
 
 

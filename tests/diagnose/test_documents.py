@@ -15,6 +15,8 @@ from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.observation import Event
 from diagnose.report import html, markdown, outline, plots, svg
 from diagnose.report.markup import Markup, element
+from diagnose.report.page import Page
+from diagnose.report.terminal import render as render_page
 from diagnose.stats import Bounds
 from diagnose.units import printable
 from tests.builders import Engine, make_steps, with_prefill
@@ -272,6 +274,15 @@ def test_no_quantile_is_shown_without_its_sample_count():
                 assert cell in ("", outline.NOT_OBSERVED) or "n=" in cell or row.label == "stalls", row
         for name, account in outline.accounts(diagnosis):
             assert f"{account.num_gaps} gaps" in outline.account_group(name, account)
+
+
+@each_situation
+def test_evidence_that_states_a_quantile_counts_its_samples(diagnosis):
+    page = " ".join(render_page(diagnosis, Page(width=110, styled=False), verbose=False).split())
+    for item in (item for finding in diagnosis.findings for item in finding.judgement.evidence):
+        if re.search(r"\b(p\d\d|median)\b", item.text):
+            assert item.samples is not None, item
+            assert item.text not in page or f"{item.text} (n={item.samples})" in page
 
 
 def test_bounds_are_ranges_in_every_form():

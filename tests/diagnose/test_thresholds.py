@@ -6,10 +6,10 @@ import pytest
 
 from diagnose.commands.diagnose import judge
 from diagnose.errors import SourceError
-from diagnose.policy import DEFAULT_POLICY, ORDERED, RATIOS, Policy
+from diagnose.policy import DEFAULT_POLICY, ORDERED, RATIOS, Policy, overridden
 from diagnose.report.json_report import to_json
 from diagnose.report.outline import warnings
-from diagnose.thresholds import overridden, read_policy, thresholds
+from diagnose.thresholds import read_policy, thresholds
 from tests.diagnose import cases
 
 
