@@ -21,6 +21,9 @@ COUNTERS = (
     "requests_finished",
     "failures",
     "stall_prefill_seconds",
+    "stall_host_seconds",
+    "stall_lock_seconds",
+    "stall_waiting_seconds",
 )
 GAUGES = (
     "running",

@@ -23,6 +23,9 @@ STALLSCOPE = Dialect(
         "ghost_hits": _pick("kv_ghost_hits_total"),
         "requests_finished": _pick("requests_finished_total"),
         "stall_prefill_seconds": _pick("stall_seconds_total", cause="prefill", extent="some"),
+        "stall_host_seconds": _pick("stall_seconds_total", cause="host", extent="some"),
+        "stall_lock_seconds": _pick("stall_seconds_total", cause="lock", extent="some"),
+        "stall_waiting_seconds": _pick("stall_seconds_total", cause="preemption_or_deferral", extent="some"),
     },
     gauges={
         "running": _pick("requests", state="running"),

@@ -10,7 +10,8 @@ import click
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from diagnose.commands.diagnose import judge, show
+from diagnose.commands.diagnose import judge
+from diagnose.commands.output import deliver
 from diagnose.comparison import compare
 from diagnose.diagnosis import Diagnosis
 from diagnose.observation import Observation, observe
@@ -90,7 +91,7 @@ class Story:
         click.echo(text, err=self.as_json)
 
     def report(self, diagnosis: Diagnosis) -> None:
-        show(diagnosis, as_json=self.as_json, quiet=False, verbose=False)
+        deliver(diagnosis, "json" if self.as_json else "text", quiet=False, verbose=False)
 
 
 def _interference(model: str, threads: int, tell: Story) -> bool:

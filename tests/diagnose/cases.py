@@ -149,6 +149,15 @@ def prefix(hits: float, before: float | None, evictions: float | None = 0, cache
     return diagnose(TARGET, window(hits), None if before is None else window(before), is_live=True)
 
 
+def thrashing() -> Diagnosis:
+    """A pool of 600 blocks under a working set of 1,450: nearly all that is evicted is asked for again."""
+    signals = make_signals(
+        counters={"evictions": 2000, "ghost_hits": 1900, "tokens_prefill": 32_000, "tokens_decode": 500},
+        gauges={"blocks_active": 40, "blocks_reclaimable": 560, "blocks_free": 0, "working_set_blocks": 1450},
+    )
+    return diagnose(TARGET, signals, is_live=True)
+
+
 def restarted_engine(running: int) -> Observation:
     """The page before belongs to another start."""
     engine = Engine(start_unix=1_699_000_000.0)

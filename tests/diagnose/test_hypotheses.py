@@ -33,6 +33,7 @@ FIRES: dict[str, Callable[[], Diagnosis]] = {
     "expected_reservation": lambda: look(cases.quiet(census=cases.MOSTLY_FREE, memory_bytes=cases.HIGH_MEMORY)),
     "kv_exhaustion": lambda: look(cases.exhaustion()),
     "queue_overload": lambda: look(cases.queue()),
+    "cache_thrashing": lambda: cases.thrashing(),
     "engine_hung": lambda: look(cases.hung()),
     "sequence_cap": lambda: look(cases.capped()),
     "admission_stall": lambda: look(cases.stuck_line()),
