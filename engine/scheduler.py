@@ -227,7 +227,7 @@ class Scheduler:
                     self._prefixes.index_full_blocks(request)
             elif request in self._prefills:
                 self._prefills.remove(request)
-                self._decodes.append(request)  # it was the youngest that runs
+                insort(self._decodes, request, key=arrival)
             request.output_token_ids.append(token_id)
             request.last_token_ns = now_ns
             if request.first_token_ns is None:
