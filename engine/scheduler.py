@@ -277,10 +277,13 @@ class Scheduler:
                 continue
             append(ScheduledSequence(request, start, 1, True, True))
             context += start + 1
+        if selected and not step.decodes and self._decodes:
+            return self._schedule_decodes(step)  # those whose turn it was gave way, so it is the others' now
         step.decode_context_tokens = context
         for request in deferred:
             if request.state is RequestState.RUNNING:
                 step.defer(request, DeferralReason.BUDGET, 0)
+        return None
 
     def _grow(self, request: Request, step: ScheduledStep) -> bool:
         """Gets a decode its next block, at the expense of younger requests; False when it had to give way itself."""
@@ -293,10 +296,6 @@ class Scheduler:
                 return False
         request.block_ids += self.pool.allocate(1)
         return True
-
-    def _promise(self, request: Request) -> int:
-        """Blocks a running prompt still needs in order to be computed as a whole."""
-        return self._blocks_missing(request, request.num_tokens)
 
     def _blocks_missing(self, request: Request, num_tokens: int) -> int:
         return blocks_for(num_tokens, self.config.block_size) - len(request.block_ids)
@@ -334,7 +333,7 @@ class Scheduler:
             else:
                 self._schedule_chunk(step, request, num_tokens)
                 budget -= num_tokens
-            promised += self._promise(request)
+            promised += self._blocks_missing(request, request.num_tokens)
         return budget, promised
 
     def _schedule_chunk(self, step: ScheduledStep, request: Request, num_tokens: int) -> None:
@@ -370,7 +369,7 @@ class Scheduler:
             num_tokens = min(budget, request.num_tokens - request.num_computed_tokens)
             self._schedule_chunk(step, request, num_tokens)
             budget -= num_tokens
-            promised += self._promise(request)
+            promised += self._blocks_missing(request, request.num_tokens)
         return None
 
     def _start(self, step: ScheduledStep, request: Request, plan: PrefixPlan) -> None:

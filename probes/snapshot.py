@@ -30,7 +30,7 @@ class EngineSnapshot:
     census: BlockCensus
     num_running: int
     num_waiting: int
-    num_forking: int
+    num_forking: int = 0
     """Further choices of a prompt that is still being computed."""
     waiting_by_reason: dict[str, int]
     """By `DeferralReason` of the last scheduling pass; prompts not yet looked at count as `not_considered_yet`."""
@@ -44,5 +44,5 @@ class EngineSnapshot:
     start_unix: float
     info: dict[str, str]
     """Labels of `engine_info`: version, model geometry, fixed configuration."""
-    reuse: ReuseSnapshot | None
+    reuse: ReuseSnapshot | None = None
     """None when the engine does not measure it."""

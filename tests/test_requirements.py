@@ -7,15 +7,14 @@ from pathlib import Path
 from tests.requirements import CLAIMED_SECTIONS, PENDING, REQUIREMENTS
 
 TESTS = Path(__file__).parent
-LAST_HASH_CHAIN_ROW = 17
+SECTIONS_OF_3 = {"3a": range(1, 8), "3b": range(8, 11), "3c": range(11, 18), "3d": range(18, 23), "3e": range(23, 33)}
 
 
 def section_of(requirement_id: str) -> str:
     section, row = requirement_id.removeprefix("S").split(".")
     if section != "3":
         return section
-    number = int(row)
-    return "3a" if number <= 7 else "3b" if number <= 10 else "3c" if number <= LAST_HASH_CHAIN_ROW else "3d-e"
+    return next(name for name, rows in SECTIONS_OF_3.items() if int(row) in rows)
 
 
 def covered_ids() -> dict[str, list[str]]:
