@@ -1,5 +1,7 @@
 """Penalties against their definition, their books across steps, and rows that change hands."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -36,9 +38,9 @@ def check(adjuster: LogitAdjuster, requests: list[Request], step: int = 0) -> No
         torch.testing.assert_close(adjusted[row], expected(kept[row], request))
 
 
-REPEATS = {"repetition_penalty": 1.5}
-COUNTS = {"presence_penalty": 0.7, "frequency_penalty": -0.3}
-ALL = REPEATS | COUNTS | {"logit_bias": ((0, 2.5), (3, -4.0))}
+REPEATS: dict[str, Any] = {"repetition_penalty": 1.5}
+COUNTS: dict[str, Any] = {"presence_penalty": 0.7, "frequency_penalty": -0.3}
+ALL: dict[str, Any] = REPEATS | COUNTS | {"logit_bias": ((0, 2.5), (3, -4.0))}
 
 
 def test_who_asks_for_nothing_gets_the_very_logits():
@@ -74,7 +76,7 @@ def test_a_request_may_miss_steps():
 
 def test_tables_grow_with_requests_and_with_what_they_have_seen():
     adjuster = LogitAdjuster()
-    requests = [make_request(str(index), tuple(range(index % 7)) + (1,), **ALL) for index in range(20)]
+    requests = [make_request(str(index), (*range(index % 7), 1), **ALL) for index in range(20)]
     for step in range(3):
         check(adjuster, requests[: 5 + 7 * step], step)
         for request in requests:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ def test_top_p_applies_to_what_min_p_left():
     assert set(shares(num_draws=500, temperature=1.0, min_p=0.3, top_p=0.7)) == {2, 0}
 
 
-OPTIONS = [
+OPTIONS: list[dict[str, Any]] = [
     {},
     {"temperature": 1.0},
     {"temperature": 0.7, "top_k": 20},
@@ -184,7 +185,7 @@ def test_logits_that_are_not_numbers_are_an_error(options):
 def test_log_probabilities_are_those_of_the_raw_logits():
     """Temperature, filters, penalties and bias change what is drawn, never what is reported."""
     logits = torch.randn((3, 500), generator=torch.Generator().manual_seed(2)) * 4
-    options = {"temperature": 0.5, "top_k": 3, "repetition_penalty": 2.0, "logit_bias": ((3, 50.0),)}
+    options: dict[str, Any] = {"temperature": 0.5, "top_k": 3, "repetition_penalty": 2.0, "logit_bias": ((3, 50.0),)}
     requests = [make_request(seed=1, logprobs=4, **options), make_request(), make_request(logprobs=0)]
     sampled = Sampler().sample(logits, requests)
     assert sampled.logprobs is not None
