@@ -16,7 +16,13 @@ from tests.engine.fakes import Harness
 from tests.engine.http_server import Client, http_server
 from tests.engine.model_helpers import dense_logits, make_prompt, tiny
 
-LIMITS: dict[str, Any] = {"kv_blocks": 64, "block_size": 16, "max_batched_tokens": 32, "max_model_len": 256, "max_sequences": 8}
+LIMITS: dict[str, Any] = {
+    "kv_blocks": 64,
+    "block_size": 16,
+    "max_batched_tokens": 32,
+    "max_model_len": 256,
+    "max_sequences": 8,
+}
 CONTEXT = 64
 
 
