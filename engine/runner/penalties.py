@@ -38,6 +38,7 @@ class LogitAdjuster:
         self._free_rows: list[int] = []
         self._token_ids = torch.empty((0, 0), dtype=torch.int64)
         self._counts = torch.empty((0, 0), dtype=torch.float32)
+        self._adjusted = torch.empty(0, dtype=torch.float32)
 
     @property
     def num_rows(self) -> int:
@@ -45,12 +46,16 @@ class LogitAdjuster:
         return self._counts.shape[0]
 
     def apply(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:
-        """logits [n, vocab], one row per request: themselves when nobody asks for a change, else a float32 copy."""
+        """logits [n, vocab], one row per request: themselves when nobody asks for a change, else a float32 copy,
+        valid until the next call."""
         penalised = [row for row, request in enumerate(requests) if request.params.has_penalties]
         biased = [row for row, request in enumerate(requests) if request.params.logit_bias]
         if not penalised and not biased:
             return logits
-        adjusted = logits.to(torch.float32, copy=True)
+        # Kept from step to step: fresh pages cost a CPU more than the copy.
+        if self._adjusted.numel() < logits.numel():
+            self._adjusted = torch.empty(logits.numel(), dtype=torch.float32, device=logits.device)
+        adjusted = self._adjusted[: logits.numel()].view(logits.shape).copy_(logits)
         if penalised:
             self._penalise(adjusted, penalised, [requests[row] for row in penalised])
         if biased:

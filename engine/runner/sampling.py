@@ -36,11 +36,33 @@ class Sampled(NamedTuple):
     """One per row, None for rows that did not ask; None as a whole when none did."""
 
 
+class _Scratch:
+    """Memory for two float32 tensors the size of a batch's logits, kept from step to step: fresh pages for them would
+    cost a CPU more than the work that is done in them."""
+
+    def __init__(self) -> None:
+        self._weights = torch.empty(0)
+        self._mask = torch.empty(0)
+
+    def weights(self, num_rows: int, size: int, device: torch.device) -> Tensor:
+        """[num_rows, size], its contents undefined; valid until the next call."""
+        if self._weights.numel() < num_rows * size:
+            self._weights = torch.empty(num_rows * size, dtype=torch.float32, device=device)
+        return self._weights[: num_rows * size].view(num_rows, size)
+
+    def mask_like(self, weights: Tensor) -> Tensor:
+        """As `weights`."""
+        if self._mask.numel() < weights.numel():
+            self._mask = torch.empty(weights.numel(), dtype=torch.float32, device=weights.device)
+        return self._mask[: weights.numel()].view(weights.shape)
+
+
 class Sampler:
     """One per runner: it keeps what penalised requests have seen. Called by the engine thread alone."""
 
     def __init__(self) -> None:
         self._adjuster = LogitAdjuster()
+        self._scratch = _Scratch()
 
     def sample(self, logits: Tensor, requests: Sequence[Request]) -> Sampled:
         """One token id per row of logits [n, vocab], chosen as `requests[row].params` says.
@@ -55,12 +77,12 @@ class Sampler:
         adjusted = self._adjuster.apply(logits, requests)
         drawn = [row for row, request in enumerate(requests) if request.params.temperature >= _MIN_TEMPERATURE]
         if len(drawn) == len(requests):
-            tokens = _draw(adjusted, requests)
+            tokens = _draw(adjusted, requests, self._scratch)
         else:
             tokens = _argmax(adjusted)
             if drawn:
                 at = torch.tensor(drawn, device=logits.device)
-                tokens.index_copy_(0, at, _draw(adjusted[at], [requests[row] for row in drawn]))
+                tokens.index_copy_(0, at, _draw(adjusted[at], [requests[row] for row in drawn], self._scratch))
         token_ids: list[int] = tokens.tolist()
         if min(token_ids) < 0:
             raise ArithmeticError("cannot sample: the logits are not finite")
@@ -90,7 +112,7 @@ def _uniform(request: Request) -> float:
     return int.from_bytes(digest, "big") * 0.5 ** (8 * _UNIFORM_BYTES)
 
 
-def _draw(logits: Tensor, requests: Sequence[Request]) -> Tensor:
+def _draw(logits: Tensor, requests: Sequence[Request], scratch: _Scratch) -> Tensor:
     """Tokens [n], drawn from logits [n, vocab]; -1 where those are not finite."""
     params = [request.params for request in requests]
     vocab_size = logits.shape[-1]
@@ -105,10 +127,13 @@ def _draw(logits: Tensor, requests: Sequence[Request]) -> Tensor:
         dtype=torch.float64,
     ).to(logits.device)
     uniform, temperature, top_p, min_p = staged
-    weights = _weights(logits, temperature.float())
-    if any(one.min_p > 0.0 for one in params):
-        # The best token weighs 1.
-        weights.masked_fill_(weights < min_p.float().unsqueeze(-1), 0.0)
+    weights = _weights(logits, temperature.float(), scratch)
+    floored = [row for row, one in enumerate(params) if one.min_p > 0.0]
+    if len(floored) == len(params):
+        _drop_below(weights, min_p, scratch)
+    elif floored:
+        at = torch.tensor(floored, device=logits.device)
+        weights.index_copy_(0, at, _drop_below(weights[at], min_p[at], scratch))
     limits = [one.top_k if one.top_k < vocab_size else 0 for one in params]
     narrowed = [row for row, one in enumerate(params) if limits[row] or one.top_p < 1.0]
     if not narrowed:
@@ -121,19 +146,30 @@ def _draw(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     return tokens.index_copy_(0, at, best)
 
 
-def _weights(logits: Tensor, temperature: Tensor) -> Tensor:
+def _weights(logits: Tensor, temperature: Tensor, scratch: _Scratch) -> Tensor:
     """Unnormalised probabilities, 1 for the best token: float32 [n, vocab rounded up to a multiple of _BLOCK]."""
     num_rows, vocab_size = logits.shape
-    weights = torch.empty((num_rows, -(-vocab_size // _BLOCK) * _BLOCK), dtype=torch.float32, device=logits.device)
+    weights = scratch.weights(num_rows, -(-vocab_size // _BLOCK) * _BLOCK, logits.device)
     weights[:, vocab_size:] = float("-inf")
     torch.sub(logits.float(), logits.amax(dim=-1, keepdim=True).float(), out=weights[:, :vocab_size])
     return weights.div_(temperature.unsqueeze(-1)).exp_()
 
 
+def _drop_below(weights: Tensor, min_p: Tensor, scratch: _Scratch) -> Tensor:
+    """Zeroes, in place, what weighs less than min_p [n] of the best token, which weighs 1."""
+    # A mask of floats and a product: several times as fast on a CPU as masked_fill_ or where.
+    return weights.mul_(torch.ge(weights, min_p.float().unsqueeze(-1), out=scratch.mask_like(weights)))
+
+
+def _block_masses(weights: Tensor) -> Tensor:
+    """float64 [n, blocks]; summed in float32 within a block, which loses nothing that matters and is far faster."""
+    return weights.view(weights.shape[0], -1, _BLOCK).sum(dim=-1).double()
+
+
 def _draw_from_all(weights: Tensor, uniform: Tensor) -> Tensor:
     """Inverts the cumulative distribution, first by blocks, then within one: tokens [n], -1 for weights that are NaN."""
     blocks = weights.view(weights.shape[0], -1, _BLOCK)
-    masses = blocks.sum(dim=-1, dtype=torch.float64)
+    masses = _block_masses(weights)
     cumulative = masses.cumsum(dim=-1)
     total = cumulative[:, -1:]
     target = uniform.unsqueeze(-1) * total
@@ -181,7 +217,7 @@ def _draw_from_candidates(
     cumulative = values.cumsum(dim=-1, dtype=torch.float64)
     mass = cumulative[:, -1]
     # What top_k leaves is everything for top_p.
-    total = mass if all_limited else torch.where(limit > 0, mass, weights.sum(dim=-1, dtype=torch.float64))
+    total = mass if all_limited else torch.where(limit > 0, mass, _block_masses(weights).sum(dim=-1))
     nucleus = (top_p * total).unsqueeze(-1)
     kept = cumulative - values < nucleus
     kept[:, 0] = True
