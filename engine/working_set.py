@@ -70,7 +70,11 @@ class WorkingSet:
     def used(self, identities: Iterable[bytes]) -> None:
         """These have just gone out of use, the first of them being the next to be evicted."""
         number_of, numbers = self._number_of, self._numbers
-        for identity in self._sample(identities):
+        if self.sampling_rate < 1.0:
+            # Bytes compare as fractions of 1 do: the share R of all digests is below the threshold.
+            threshold = self._threshold
+            identities = [identity for identity in identities if identity < threshold]
+        for identity in identities:
             if identity in number_of:
                 self._remove(identity)
             self._uses += 1
@@ -104,8 +108,9 @@ class WorkingSet:
 
     def forget(self, identities: Iterable[bytes]) -> None:
         """They came into use without having been asked for."""
-        for identity in self._sample(identities):
-            if identity in self._number_of:
+        number_of = self._number_of
+        for identity in identities:
+            if identity in number_of:
                 self._remove(identity)
 
     def blocks(self) -> int | None:
@@ -126,13 +131,6 @@ class WorkingSet:
         """What is cached was given up on purpose: asking for it again says nothing about the pool."""
         self._number_of.clear()
         self._numbers.clear()
-
-    def _sample(self, identities: Iterable[bytes]) -> Iterable[bytes]:
-        """Bytes compare as fractions of 1 do: the share R of all digests is below the threshold."""
-        if self.sampling_rate == 1.0:
-            return identities
-        threshold = self._threshold
-        return [identity for identity in identities if identity < threshold]
 
     def _remove(self, identity: bytes) -> None:
         numbers = self._numbers
