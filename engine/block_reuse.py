@@ -46,28 +46,26 @@ class BlockReuse:
 
     # From the prefix binding.
 
-    def cached(self, block_id: int, identity: bytes) -> None:
-        """The prefix index finds this content in this block from now on."""
-        self._identity_of[block_id] = identity
-        self._cached_ns[block_id] = self._clock_ns()
+    def cached(self, block_ids: Sequence[int], identities: Sequence[bytes]) -> None:
+        """The prefix index finds this content in these blocks from now on."""
+        now_ns = self._clock_ns()
+        identity_of, cached_ns = self._identity_of, self._cached_ns
+        for block_id, identity in zip(block_ids, identities, strict=True):
+            identity_of[block_id] = identity
+            cached_ns[block_id] = now_ns
         # It may have come back without having been asked for, as the output of another request.
-        self._ghosts.take(identity)
-        self.working_set.forget(identity)
+        self._ghosts.discard(identities)
+        self.working_set.forget(identities)
 
     def missed(self, identities: Sequence[bytes], in_use: int) -> int:
         """A request that starts did not find these; returns how many were here and were evicted: the ghost hits."""
-        if not len(self._ghosts):
-            return 0
-        found = [identity for identity in identities if self._take_ghost(identity)]
-        self.working_set.asked(found, in_use)
-        return len(found)
-
-    def _take_ghost(self, identity: bytes) -> bool:
-        evicted_ns = self._ghosts.take(identity)
-        if evicted_ns is None:
-            return False
-        self.ghost_age.observe(self._clock_ns() - evicted_ns)
-        return True
+        # The working set remembers further back than the ghost list.
+        self.working_set.asked(identities, in_use)
+        evicted_ns = self._ghosts.take(identities)
+        if evicted_ns:
+            now_ns = self._clock_ns()
+            _observe_runs(self.ghost_age, [now_ns - evicted for evicted in evicted_ns])
+        return len(evicted_ns)
 
     # From the pool.
 
@@ -76,15 +74,14 @@ class BlockReuse:
         self.working_set.used([identity_of[block_id] for block_id in block_ids])
 
     def revived(self, block_ids: Sequence[int], released_ns: Sequence[int], now_ns: int, in_use: int) -> None:
-        _observe_runs(self.reuse, (now_ns - released for released in released_ns))
+        _observe_runs(self.reuse, [now_ns - released for released in released_ns])
         identity_of = self._identity_of
         self.working_set.asked([identity_of[block_id] for block_id in block_ids], in_use)
 
     def evicted(self, block_ids: Sequence[int], now_ns: int) -> None:
-        cached_ns, identity_of, add = self._cached_ns, self._identity_of, self._ghosts.add
-        _observe_runs(self.residency, (now_ns - cached_ns[block_id] for block_id in block_ids))
-        for block_id in block_ids:
-            add(identity_of[block_id], now_ns)
+        cached_ns, identity_of = self._cached_ns, self._identity_of
+        _observe_runs(self.residency, [now_ns - cached_ns[block_id] for block_id in block_ids])
+        self._ghosts.add([identity_of[block_id] for block_id in block_ids], now_ns)
 
     def dropped(self) -> None:
         self._ghosts.clear()
@@ -94,4 +91,4 @@ class BlockReuse:
 def _observe_runs(histogram: Histogram, values_ns: Iterable[int]) -> None:
     """Blocks of one chain mostly share their stamps, and equal neighbours cost one observation."""
     for value_ns, run in groupby(values_ns):
-        histogram.observe(value_ns, sum(1 for _ in run))
+        histogram.observe(value_ns, len(list(run)))

@@ -1,6 +1,7 @@
 """Identities of blocks whose content was given up a while ago: a request for one of them is a hit that came too late."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from engine.config import check_bounds
 
@@ -20,16 +21,26 @@ class GhostList:
     def __len__(self) -> int:
         return len(self._evicted_ns)
 
-    def add(self, identity: bytes, now_ns: int) -> None:
+    def add(self, identities: Iterable[bytes], now_ns: int) -> None:
+        """Evicted now, in this order. None of them is on the list: content leaves it when it is cached again."""
         ghosts = self._evicted_ns
-        ghosts[identity] = now_ns
-        ghosts.move_to_end(identity)
-        if len(ghosts) > self.capacity:
+        for identity in identities:
+            ghosts[identity] = now_ns
+        for _ in range(len(ghosts) - self.capacity):
             ghosts.popitem(last=False)
 
-    def take(self, identity: bytes) -> int | None:
-        """When this content was evicted, ns; None when it is not remembered. It is a ghost no longer."""
-        return self._evicted_ns.pop(identity, None)
+    def take(self, identities: Iterable[bytes]) -> list[int]:
+        """When those that are remembered were evicted, ns. They are ghosts no longer."""
+        if not self._evicted_ns:
+            return []
+        pop = self._evicted_ns.pop
+        return [evicted for identity in identities if (evicted := pop(identity, None)) is not None]
+
+    def discard(self, identities: Iterable[bytes]) -> None:
+        """They are cached again, without having been asked for."""
+        if self._evicted_ns:
+            for identity in identities:
+                self._evicted_ns.pop(identity, None)
 
     def clear(self) -> None:
         self._evicted_ns.clear()

@@ -91,19 +91,20 @@ class PrefixBinding:
         indexed = self.index.insert(key, request.block_ids, first, full)
         self._pool.mark_cached(indexed)
         if self._reuse is not None and indexed:
-            self._note_cached(indexed, request.block_ids, self.index.identities(key), full - 1)
+            self._note_cached(indexed, request.block_ids, self.index.identities(key), full)
         if self.index.adopts_twins and len(indexed) < full - first and self.index.is_current(key):
             self._adopt(request, self.index.match(key), first, full)
         request.num_hashed_blocks = full
 
-    def _note_cached(self, cached: list[int], block_ids: list[int], identities: Sequence[bytes], last: int) -> None:
-        # From the end, since it is the newest blocks that are cached; both lists are in the order of the sequence.
+    def _note_cached(self, cached: list[int], block_ids: list[int], identities: Sequence[bytes], end: int) -> None:
         assert self._reuse is not None
-        at = last
-        for block_id in reversed(cached):
-            while block_ids[at] != block_id:
-                at -= 1
-            self._reuse.cached(block_id, identities[at])
+        start = end - len(cached)
+        if cached == block_ids[start:end]:  # mostly it is the newest ones
+            found = identities[start:end]
+        else:
+            identity_of = dict(zip(block_ids[:end], identities, strict=False))
+            found = [identity_of[block_id] for block_id in cached]
+        self._reuse.cached(cached, found)
 
     def ghost_hits(self, request: Request, num_found: int) -> int:
         """Blocks of a request that starts, beyond the `num_found` it shares, that were evicted not long ago."""

@@ -26,6 +26,12 @@ _SLICES = 10
 _EXACT_BITS = 7
 
 
+def demand_class(demand: int) -> int:
+    """The upper end of the class that holds `demand`: itself below 128, and at most 1/64 more above."""
+    shift = max(0, demand.bit_length() - _EXACT_BITS)
+    return ((demand >> shift) + 1 << shift) - 1
+
+
 class WorkingSet:
     """An LRU stack over block identities, which are digests: uniformly distributed bytes.
 
@@ -50,9 +56,7 @@ class WorkingSet:
         depth = DEPTH_IN_POOLS * num_blocks
         self.sampling_rate = min(1.0, max_tracked / depth)
         self._tracked = min(depth, max_tracked)
-        # Bytes compare as fractions of 1 do; the empty threshold's place is taken by one that nothing reaches.
-        rate = round(self.sampling_rate * 2**64)
-        self._threshold = rate.to_bytes(8, "big") if self.sampling_rate < 1.0 else b"\xff" * 65
+        self._threshold = min(2**64 - 1, round(self.sampling_rate * 2**64)).to_bytes(8, "big")
         self.window_seconds = window_seconds
         self._clock_ns = clock_ns
         self._slice_ns = max(1, round(window_seconds * 1e9 / _SLICES))
@@ -65,33 +69,49 @@ class WorkingSet:
 
     def used(self, identities: Iterable[bytes]) -> None:
         """These have just gone out of use, the first of them being the next to be evicted."""
-        threshold, number_of, numbers = self._threshold, self._number_of, self._numbers
+        number_of, numbers = self._number_of, self._numbers
+        if self.sampling_rate < 1.0:
+            # Bytes compare as fractions of 1 do: the share R of all digests is below the threshold.
+            threshold = self._threshold
+            identities = [identity for identity in identities if identity < threshold]
         for identity in identities:
-            if identity < threshold:
-                if identity in number_of:
-                    self._remove(identity)
-                self._uses += 1
-                number_of[identity] = self._uses
-                numbers.append(self._uses)
-        while len(number_of) > self._tracked:
+            if identity in number_of:
+                self._remove(identity)
+            self._uses += 1
+            number_of[identity] = self._uses
+            numbers.append(self._uses)
+        for _ in range(len(number_of) - self._tracked):
             number_of.popitem(last=False)
         if len(numbers) > 2 * self._tracked:
             del numbers[: len(numbers) - len(number_of)]
 
     def asked(self, identities: Sequence[bytes], in_use: int) -> None:
         """A request asks for these, in the order of its prefix, while `in_use` blocks are in use; they now are, too."""
-        threshold, number_of = self._threshold, self._number_of
-        now_ns = None
-        for before, identity in enumerate(identities):
-            if identity < threshold and identity in number_of:
-                newer = self._remove(identity) / self.sampling_rate
-                now_ns = self._clock_ns() if now_ns is None else now_ns
-                self._note(in_use + before + round(newer) + 1, now_ns)
+        pop, threshold, is_sample = self._number_of.pop, self._threshold, self.sampling_rate < 1.0
+        # What went out of use in one go, tail first, has numbers in a row, and is handled as one.
+        newest = 0
+        run: list[int] = []
+        for position, identity in enumerate(identities):
+            if is_sample and identity >= threshold:
+                continue
+            number = pop(identity, None)
+            if number is None:
+                continue
+            if run and number != newest - len(run):
+                self._end_run(newest, run, in_use)
+                run = []
+            if not run:
+                newest = number
+            run.append(position)
+        if run:
+            self._end_run(newest, run, in_use)
 
-    def forget(self, identity: bytes) -> None:
-        """It came into use without having been asked for."""
-        if identity in self._number_of:
-            self._remove(identity)
+    def forget(self, identities: Iterable[bytes]) -> None:
+        """They came into use without having been asked for."""
+        number_of = self._number_of
+        for identity in identities:
+            if identity in number_of:
+                self._remove(identity)
 
     def blocks(self) -> int | None:
         """The working set in blocks; None when nothing was asked for again within the window."""
@@ -112,23 +132,35 @@ class WorkingSet:
         self._number_of.clear()
         self._numbers.clear()
 
-    def _remove(self, identity: bytes) -> int:
-        """Takes it off the stack; returns how many of the tracked ones were used after it."""
+    def _remove(self, identity: bytes) -> None:
         numbers = self._numbers
-        at = bisect_left(numbers, self._number_of.pop(identity))
-        newer = len(numbers) - at - 1
-        # Moves as many numbers as are newer: a memory move of some kilobytes at most.
-        del numbers[at]
-        return newer
+        del numbers[bisect_left(numbers, self._number_of.pop(identity))]
 
-    def _note(self, demand: int, now_ns: int) -> None:
-        shift = max(0, demand.bit_length() - _EXACT_BITS)
-        demand_class = ((demand >> shift) + 1 << shift) - 1
-        self._drop_old(now_ns)
+    def _end_run(self, newest: int, positions: list[int], in_use: int) -> None:
+        """Takes numbers newest, newest - 1, ... off the stack, and notes the demand of each of the blocks."""
+        numbers, count = self._numbers, len(positions)
+        at = bisect_left(numbers, newest - count + 1)
+        newer = len(numbers) - at - count
+        # Moves as many numbers as are newer: a memory move of some kilobytes at most.
+        del numbers[at : at + count]
+        demand = in_use + round(newer / self.sampling_rate) + 1
+        counts = self._current_slice()
+        if positions[-1] - positions[0] == count - 1:
+            low, high = demand + positions[0], demand + positions[-1]
+            while low <= high:
+                top = demand_class(low)
+                counts[top] += min(top, high) - low + 1
+                low = top + 1
+        else:
+            counts.update([demand_class(demand + position) for position in positions])
+
+    def _current_slice(self) -> Counter[int]:
+        now_ns = self._clock_ns()
         current = now_ns // self._slice_ns
         if not self._slices or self._slices[-1][0] != current:
+            self._drop_old(now_ns)
             self._slices.append((current, Counter()))
-        self._slices[-1][1][demand_class] += 1
+        return self._slices[-1][1]
 
     def _drop_old(self, now_ns: int) -> None:
         oldest = now_ns // self._slice_ns - _SLICES

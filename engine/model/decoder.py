@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -26,6 +27,7 @@ class Decoder:
         self.config = config
         self.weights = weights
         self._cos, self._sin = rope_tables(config, weights.dtype)
+        self._head_norms = [_head_norm(config, layer) for layer in weights.layers]
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, sample_rows: Tensor, attention: Attention, timer: LapTimer
@@ -66,7 +68,10 @@ class Decoder:
         # Heads in the fused row: | query heads | key heads | value heads |; the first two groups are rotated together.
         heads = qkv.view(-1, config.num_query_heads + 2 * config.num_kv_heads, config.head_dim)
         value_start = config.num_query_heads + config.num_kv_heads
-        rotated = rotate(heads[:, :value_start], cos, sin)
+        rotating, head_norm = heads[:, :value_start], self._head_norms[index]
+        if head_norm is not None:
+            rotating = F.rms_norm(rotating, (config.head_dim,), None, config.rms_eps).mul_(head_norm)
+        rotated = rotate(rotating, cos, sin)
         query, key = rotated[:, : config.num_query_heads], rotated[:, config.num_query_heads :]
         timer.lap(optime.NORM_ROPE_ACT)
         attended = attention.attend(index, query, key, heads[:, value_start:], timer)
@@ -85,3 +90,11 @@ class Decoder:
         projected = F.linear(activated, layer.down)
         timer.lap(optime.GEMM)
         return hidden.add_(projected)
+
+
+def _head_norm(config: ModelConfig, layer: LayerWeights) -> Tensor | None:
+    """Norm weights of the query heads, then of the key heads: [query heads + KV heads, head_dim], one product for all."""
+    if layer.query_norm is None or layer.key_norm is None:
+        return None
+    queries = layer.query_norm.expand(config.num_query_heads, -1)
+    return torch.cat((queries, layer.key_norm.expand(config.num_kv_heads, -1)))

@@ -25,6 +25,15 @@ class ModelGeometry(NamedTuple):
     dtype: str
 
 
+class TokenLogprobs(NamedTuple):
+    """Natural logs of a sampled token's probability and of the best tokens', before temperature, penalties and filters."""
+
+    logprob: float
+    top_token_ids: list[int]
+    """Best first, as many as `SamplingParams.logprobs` asks for; the sampled token need not be among them."""
+    top_logprobs: list[float]
+
+
 class StepResult(NamedTuple):
     token_ids: list[int]
     """One sampled token per `BatchPlan.sample_requests`, in order."""
@@ -33,6 +42,8 @@ class StepResult(NamedTuple):
     cpu_ns: int | None
     """CPU time of the calling thread in forward and sample."""
     device_ns: DeviceTime | None
+    logprobs: list[TokenLogprobs | None] | None = None
+    """One per token, None for requests that did not ask; None as a whole when none did."""
 
 
 class DeviceMemory(NamedTuple):

@@ -9,7 +9,7 @@ from engine.model.decoder import Decoder
 from engine.model.registry import LoadedModel
 from engine.runner import host
 from engine.runner.base import DeviceMemory, ModelGeometry, StepResult
-from engine.runner.sampling import sample
+from engine.runner.sampling import Sampler
 from engine.runner.torch_attention import TorchPagedAttention
 from engine.step import BatchPlan
 from probes import optime
@@ -27,6 +27,7 @@ class CpuRunner:
         self._decoder = Decoder(model.config, model.weights)
         self._weight_bytes = model.weights.num_bytes
         self._attention: TorchPagedAttention | None = None
+        self._sampler = Sampler()
         self._timer = LapTimer()
         self._geometry = geometry_of(model)
         self._bandwidth = host.measure_read_bandwidth(self._threads)
@@ -78,12 +79,12 @@ class CpuRunner:
         with torch.inference_mode():
             logits = self.forward(plan, timer)
             forward_end = perf_counter_ns()
-            token_ids = sample(logits, plan.sample_requests)
+            token_ids, logprobs = self._sampler.sample(logits, plan.sample_requests)
         timer.lap(optime.SAMPLING)
         device_ns = timer.finish()
         end = perf_counter_ns()
         cpu_ns = thread_time_ns() - cpu_start if self._threads == 1 else None
-        return StepResult(token_ids, forward_end - start, end - forward_end, cpu_ns, device_ns)
+        return StepResult(token_ids, forward_end - start, end - forward_end, cpu_ns, device_ns, logprobs)
 
     def forward(self, plan: BatchPlan, timer: LapTimer) -> torch.Tensor:
         """Logits [len(plan.sample_rows), vocab] of a step, KV written. Call it under `torch.inference_mode()`."""

@@ -69,6 +69,15 @@ def test_a_pool_of_600_under_1450_blocks_says_so_and_a_pool_of_that_size_ends_it
     assert thrash(working_set + 1) == (0, working_set)
 
 
+def test_the_working_set_sees_further_back_than_the_ghost_list():
+    """A cycle of 7 pools: every block is forgotten as a ghost before it comes back, but not as a use."""
+    scheduler = make_scheduler(kv_blocks=20, block_size=2)
+    assert sum(ask(scheduler, i) for _ in range(3) for i in range(140)) == 0
+    told = reuse_of(scheduler).working_set.blocks()
+    assert told is not None
+    assert 140 <= told <= 143
+
+
 def test_the_estimate_on_a_small_pool_is_the_pool_that_serves_the_same_requests():
     """Zipf-like popularity of chains of different lengths: the estimate on 60 blocks, tried out on as many as it says."""
 

@@ -1,11 +1,12 @@
 """The estimate is the truth where it claims to be exact, and close to it where it samples."""
 
+from collections import Counter
 from hashlib import sha256
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.working_set import DEPTH_IN_POOLS, SERVED_SHARE, WorkingSet
+from engine.working_set import DEPTH_IN_POOLS, SERVED_SHARE, WorkingSet, demand_class
 from tests.engine.builders import FakeClock
 
 
@@ -66,16 +67,21 @@ def test_demands_are_those_of_an_exact_offline_computation(lives: list[tuple[int
     assert working_set.blocks() == (served(demands) if demands else None)
 
 
-@settings(max_examples=50)
-@given(st.lists(st.integers(1, 10**7), min_size=1, max_size=50))
-def test_large_demands_are_told_within_a_64th(demands: list[int]):
-    working_set = WorkingSet(10**7)
-    for demand in demands:
-        working_set._note(demand, 0)
-    working_set._clock_ns = lambda: 0
-    told, exact = working_set.blocks(), served(demands)
-    assert told is not None
-    assert exact <= told <= exact * (1 + 1 / 64)
+@given(st.integers(1, 10**9))
+def test_demands_are_told_within_a_64th(demand: int):
+    told = demand_class(demand)
+    assert demand <= told <= demand * (1 + 1 / 64)
+    assert demand_class(told) == told
+    assert demand_class(told + 1) > told + 1 or told < 127
+    assert told == demand or demand >= 128
+
+
+def test_a_long_chain_that_is_asked_for_as_a_whole_falls_into_several_classes():
+    working_set, chain = WorkingSet(1000), [digest(i) for i in range(1000)]
+    working_set.used(reversed(chain))
+    working_set.asked(chain, in_use=200)
+    exact = Counter(demand_class(200 + i + 1) for i in range(1000))
+    assert working_set._slices[0][1] == exact
 
 
 def test_a_sample_comes_within_its_stated_error():
