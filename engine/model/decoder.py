@@ -9,13 +9,13 @@ from engine.model.config import ModelConfig
 from engine.model.rope import rope_tables, rotate
 from engine.model.weights import DecoderWeights, LayerWeights
 from probes import optime
-from probes.optime import LapTimer
+from probes.optime import Laps
 
 
 class Attention(Protocol):
     """Paged attention of one step: the batch's layout was given to it before the forward pass."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: LapTimer) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: Laps) -> Tensor:
         """Stores key and value [tokens, kv_heads, head_dim], then attends query [tokens, heads, head_dim] to all KV of
         each token's sequence up to and including itself. Returns [tokens, heads * head_dim]; books its own laps."""
         ...
@@ -28,7 +28,7 @@ class Decoder:
         self._cos, self._sin = rope_tables(config, weights.dtype)
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, sample_rows: Tensor, attention: Attention, timer: LapTimer
+        self, token_ids: Tensor, positions: Tensor, sample_rows: Tensor, attention: Attention, timer: Laps
     ) -> Tensor:
         """token_ids, positions: [tokens] int64; sample_rows: [n] rows wanted. Returns logits [n, vocab].
 
@@ -56,7 +56,7 @@ class Decoder:
         cos: Tensor,
         sin: Tensor,
         attention: Attention,
-        timer: LapTimer,
+        timer: Laps,
     ) -> Tensor:
         config = self.config
         normed = F.rms_norm(hidden, (config.hidden_size,), layer.input_norm, config.rms_eps)
@@ -74,7 +74,7 @@ class Decoder:
         timer.lap(optime.GEMM)
         return hidden.add_(projected)
 
-    def _mlp_block(self, layer: LayerWeights, hidden: Tensor, timer: LapTimer) -> Tensor:
+    def _mlp_block(self, layer: LayerWeights, hidden: Tensor, timer: Laps) -> Tensor:
         normed = F.rms_norm(hidden, (self.config.hidden_size,), layer.post_norm, self.config.rms_eps)
         timer.lap(optime.NORM_ROPE_ACT)
         gate_up = F.linear(normed, layer.gate_up)

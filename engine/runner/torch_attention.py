@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.step import BatchPlan, BlockCopy
 from probes import optime
-from probes.optime import LapTimer
+from probes.optime import Laps
 
 _PADDING_RATIO = 1.25
 _PADDING_TOKENS = 64
@@ -97,7 +97,7 @@ class TorchPagedAttention:
             self._chunks.append(self._prefill_chunk(plan, sequence, row))
             row += plan.query_lens[sequence]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: LapTimer) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: Laps) -> Tensor:
         """See `engine.model.decoder.Attention`."""
         keys, values = self.kv[layer, 0], self.kv[layer, 1]
         flat = (-1, self._num_kv_heads, self._head_dim)
