@@ -30,6 +30,10 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
 
+# With the machine's own python, torch and triton: nothing is installed and nothing is fetched.
+gpu-check:
+	$(PYTHON) -m tests.gpu.check
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 

@@ -34,6 +34,7 @@ GAUGES = (
     "max_batched_tokens",
     "max_sequences",
     "bandwidth_ceiling",
+    "flops_ceiling",
     "start_time",
 )
 HISTOGRAMS = (

@@ -34,6 +34,7 @@ class EngineFacts:
     bandwidth_bytes_per_second: float | None
     start_unix: float
     info: dict[str, str]
+    flops_per_second: float | None = None
 
 
 class EngineState(NamedTuple):
@@ -164,6 +165,7 @@ class EngineThread:
                 bandwidth_bytes_per_second=facts.bandwidth_bytes_per_second,
                 start_unix=facts.start_unix,
                 info=facts.info,
+                flops_per_second=facts.flops_per_second,
             )
 
     def state(self) -> EngineState:

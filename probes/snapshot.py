@@ -24,3 +24,5 @@ class EngineSnapshot:
     start_unix: float
     info: dict[str, str]
     """Labels of `engine_info`: version, model geometry, fixed configuration."""
+    flops_per_second: float | None = None
+    """Matrix product rate, measured like the bandwidth; None: not measured."""

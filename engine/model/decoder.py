@@ -25,12 +25,14 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
         self.config = config
         self.weights = weights
-        self._cos, self._sin = rope_tables(config, weights.dtype)
+        device = weights.embedding.device
+        cos, sin = rope_tables(config, weights.dtype)
+        self._cos, self._sin = cos.to(device), sin.to(device)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, sample_rows: Tensor, attention: Attention, timer: Laps
     ) -> Tensor:
-        """token_ids, positions: [tokens] int64; sample_rows: [n] rows wanted. Returns logits [n, vocab].
+        """token_ids, positions: [tokens]; sample_rows: [n] rows wanted; int64 or int32. Returns logits [n, vocab].
 
         Only the wanted rows pass the final norm and the vocabulary projection (for this model family up to a fifth of
         the FLOPs). With no row wanted the result is empty and the projection is skipped.

@@ -30,6 +30,7 @@ class CpuRunner:
         self._timer = LapTimer()
         self._geometry = geometry_of(model)
         self._bandwidth = host.measure_read_bandwidth(self._threads)
+        self._flops = host.measure_flops(self._threads, model.weights.dtype)
 
     @property
     def geometry(self) -> ModelGeometry:
@@ -42,6 +43,18 @@ class CpuRunner:
     @property
     def bandwidth_bytes_per_second(self) -> float:
         return self._bandwidth
+
+    @property
+    def flops_per_second(self) -> float:
+        return self._flops
+
+    @property
+    def attention_backend(self) -> str:
+        return TorchPagedAttention.name
+
+    @property
+    def device_time_source(self) -> str:
+        return "the engine thread's clock, every step by class"
 
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
         if self._attention is not None:

@@ -11,8 +11,8 @@ A captured graph shows no classes to events: its shares come from `learn`, calle
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple, Protocol
 
 from engine.runner.event_ring import EventRing, TimedStep, TimingEvent
 from probes import optime
@@ -31,7 +31,33 @@ class StepMarks(NamedTuple):
     is_split: bool
 
 
+class Clock(Protocol):
+    """Times steps on a device; see `StepClock`."""
+
+    def step(self, step_id: int, key: str, *, can_split: bool) -> AbstractContextManager[StepMarks]: ...
+
+    def collect(self) -> list[tuple[int, DeviceTime | None]]: ...
+
+    def learn(self, key: str, forward_ns: DeviceTime) -> None: ...
+
+
+class NoClock:
+    """Times nothing: the other arm of every measurement of what timing costs."""
+
+    @contextmanager
+    def step(self, step_id: int, key: str, *, can_split: bool) -> Iterator[StepMarks]:
+        yield StepMarks(NoLaps(), NoLaps(), False)
+
+    def collect(self) -> list[tuple[int, DeviceTime | None]]:
+        return []
+
+    def learn(self, key: str, forward_ns: DeviceTime) -> None:
+        pass
+
+
 class StepClock:
+    """Implements `Clock` with a ring of events."""
+
     def __init__(self, new_event: Callable[[], TimingEvent], *, split_every: int = 16, num_steps: int = 64) -> None:
         """split_every: every which step of a kind is marked class by class; 0: none."""
         self._ring = EventRing(new_event, num_steps)

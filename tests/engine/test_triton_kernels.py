@@ -5,6 +5,8 @@ skipped where triton is not installed: `make test-kernels` brings it.
 """
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -220,3 +222,12 @@ def test_splits_fill_the_device_and_are_no_shorter_than_a_tile():
     assert choose_splits(256, 8, 132, 100_000) == 1
     assert choose_splits(1, 8, 132, TILE_TOKENS) == 1
     assert choose_splits(1, 1, 132, 3 * TILE_TOKENS) == 2
+
+
+def test_the_kernels_compile_for_real_devices():
+    """Ahead of time, in a process of its own: this one interprets."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.gpu.compile_kernels", "80", "90"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" ok\n") == 8

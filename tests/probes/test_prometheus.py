@@ -37,6 +37,7 @@ def busy_collector() -> EngineCollector:
         max_sequences=64,
         memory_bytes={"total": 4, "reserved": 3, "weights": 1, "kv_pool": 2},
         bandwidth_bytes_per_second=1e9,
+        flops_per_second=2e9,
         start_unix=1.0,
         info={"version": "1", "model": 'quo"ted'},
     )
@@ -83,10 +84,12 @@ def test_names_follow_the_conventions():
         assert metric.help.endswith(".") or metric.help.endswith("value 1.")
 
 
-def test_an_unmeasured_bandwidth_is_absent_not_zero():
+def test_an_unmeasured_ceiling_is_absent_not_zero():
     collector = busy_collector()
     snapshot = collector._snapshot()
     values = {name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__}
-    collector._snapshot = lambda: EngineSnapshot(**(values | {"bandwidth_bytes_per_second": None}))
+    collector._snapshot = lambda: EngineSnapshot(
+        **(values | {"bandwidth_bytes_per_second": None, "flops_per_second": None})
+    )
     lines = [line for line in exposition(collector).decode().splitlines() if not line.startswith("#")]
-    assert not any("bandwidth" in line for line in lines)
+    assert not any("bandwidth" in line or "flops" in line for line in lines)

@@ -49,7 +49,7 @@ class PackedStep(NamedTuple):
     """Host side of a layout."""
 
     plan: BatchPlan
-    values: array[int]
+    values: "array[int]"
     """All parts, one after the other."""
     sizes: tuple[int, ...]
     """Lengths of the eight parts, in order."""
