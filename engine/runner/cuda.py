@@ -67,6 +67,7 @@ class CudaRunner:
         self._attention: StepAttention | None = None
         self._graphs: DecodeGraphs | None = None
         self._num_graph_steps = 0
+        self._profile_every = self._options.profile_every if self._options.device_times else 0
         self._memory_limit_bytes = self._options.memory_limit_bytes or device.usable_memory()
 
     @property
@@ -159,7 +160,8 @@ class CudaRunner:
         return StepResult(token_ids, forward_end - start, end - forward_end, cpu_ns, own, late)
 
     def forward(self, plan: BatchPlan, timer: Laps) -> Tensor:
-        """Logits [len(plan.sample_rows), vocab] of a step outside of any graph, KV written. Under `inference_mode`."""
+        """Logits [len(plan.sample_rows), vocab] of a step outside of any graph, KV written. Under `inference_mode`, and
+        not before the device is done with the step before: both use one buffer for their inputs."""
         attention = self._require_attention()
         packed = pack_step(plan)
         layout = packed.unpack(self._staging.send(packed.values))
@@ -172,14 +174,18 @@ class CudaRunner:
 
     def _maybe_profile(self, key: str, size: int) -> None:
         """Sees now and then what a graph's time consists of. The step is over; its requests wait some tens of ms."""
-        every = self._options.profile_every if self._options.device_times else 0
+        every = self._profile_every
         self._num_graph_steps += 1
         if not every or (self._num_graph_steps - _FIRST_PROFILE) % every:
             return
         graphs = self._graphs
         assert graphs is not None
-        with torch.inference_mode():
-            self._clock.learn(key, profile(lambda: graphs.repeat(size), self._device.wait))
+        try:
+            with torch.inference_mode():
+                self._clock.learn(key, profile(lambda: graphs.repeat(size), self._device.wait))
+        except Exception:  # a profiler that another tool holds, say: no reason to fail requests
+            self._profile_every = 0
+            log.warning("captured steps are no longer profiled, their device time stays undivided", exc_info=True)
 
     def _capture(self, attention: StepAttention, num_blocks: int, block_size: int) -> None:
         if not attention.supports_graphs:

@@ -237,6 +237,24 @@ def test_graphs_are_divided_by_what_a_profiler_saw(monkeypatch):
     assert early is not None and early.gemm == 0 and early.other > 0
 
 
+def test_a_profiler_that_fails_is_given_up_and_fails_no_step(monkeypatch, caplog):
+    def profile(run, wait):
+        raise RuntimeError("another profiler is at work")
+
+    monkeypatch.setattr("engine.runner.cuda.profile", profile)
+    recorder, core = run_core(make_runner(profile_every=16), 60)
+    assert core.failures_in_a_row == 0 and not recorder.counters.failures
+    assert caplog.text.count("no longer profiled") == 1
+
+
+def test_without_device_times_nothing_is_marked(monkeypatch):
+    device = FakeDevice()
+    recorder, _ = run_core(make_runner(device=device, device_times=False), 20)
+    assert device.num_events == 0
+    assert all(record.device_ns is None for record in recorder.steps_since(0).records)
+    assert recorder.counters.lost_device_times == 0
+
+
 def test_a_failed_step_leaves_no_time_behind(monkeypatch):
     runner = make_runner()
     request = make_request(make_prompt(10), blocks_for(20))

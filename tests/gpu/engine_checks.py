@@ -120,6 +120,7 @@ def prompt_logits(runner: CudaRunner, prompt: list[int], chunk: int) -> Tensor:
         plan.sample_rows = list(range(rows))
         with torch.inference_mode():
             parts.append(runner.forward(plan, NoLaps()).float())
+            parts[-1].sum().item()  # waits: the next chunk's inputs go through the same buffer
     return torch.cat(parts)
 
 
