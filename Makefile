@@ -54,7 +54,7 @@ $(VENV)/.bench: $(VENV)/.dev
 $(VENV)-kernels/.done:
 	$(PYTHON) -m venv $(VENV)-kernels
 	$(VENV)-kernels/bin/python -m pip install --quiet "$(TORCH)"
-	$(VENV)-kernels/bin/python -m pip install --quiet "triton==3.6.0" "numpy<2.4" pytest pytest-timeout
+	$(VENV)-kernels/bin/python -m pip install --quiet "triton==3.6.0" "numpy<2.4" hypothesis pytest pytest-timeout
 	touch $@
 
 clean:
