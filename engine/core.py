@@ -113,6 +113,7 @@ class EngineCore:
             prepare_start_ns = perf_counter_ns()
             self._note_first_scheduled(step, prepare_start_ns)
             plan = plan_batch(step, self._block_size)
+            plan.step_id = self._step_id
             prepare_ns = perf_counter_ns() - prepare_start_ns
             result = self.runner.execute(plan)
         except Exception as error:  # noqa: BLE001 - whatever a device raises, only this step's requests may pay for it
@@ -123,6 +124,8 @@ class EngineCore:
         hand_out(outputs)
         times = _Times(start_ns, emit_ns, perf_counter_ns(), lock_wait_ns, schedule_ns, prepare_ns)
         self._recorder.on_step(self._record(decision, result, gaps, times))
+        for late in result.late_device_ns:
+            self._recorder.on_device_time(late.step_id, late.device_ns)
         self._step_id += 1
         self._previous_end_ns = times.end_ns
         self._observe(outputs, emit_ns)

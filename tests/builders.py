@@ -196,6 +196,7 @@ def make_exposition(recorder: RingRecorder | None = None, lock: TimedLock | None
         "max_sequences": 64,
         "memory_bytes": {"total": 100 << 30, "reserved": 60 << 30, "weights": 20 << 30, "kv_pool": 40 << 30},
         "bandwidth_bytes_per_second": 10e9,
+        "flops_per_second": 50e9,
         "start_unix": START_UNIX,
         "info": {
             "version": "0.1.0",

@@ -41,6 +41,7 @@ STALLSCOPE = Dialect(
         "max_batched_tokens": _pick("max_batched_tokens"),
         "max_sequences": _pick("max_sequences"),
         "bandwidth_ceiling": _pick("device_bandwidth_bytes_per_second"),
+        "flops_ceiling": _pick("device_flops_per_second"),
         "start_time": _pick("process_start_time_seconds"),
     },
     histograms={

@@ -71,6 +71,17 @@ class DecoderWeights:
         if self.lm_head is not self.embedding:
             yield self.lm_head
 
+    def move_to(self, device: torch.device) -> None:
+        """Moves every tensor, one at a time: a tied lm_head stays tied, and nothing is left where it was."""
+        is_tied = self.lm_head is self.embedding
+        self.embedding = self.embedding.to(device)
+        for layer in self.layers:
+            for name in LayerWeights.__slots__:
+                tensor = getattr(layer, name)
+                setattr(layer, name, None if tensor is None else tensor.to(device))
+        self.final_norm = self.final_norm.to(device)
+        self.lm_head = self.embedding if is_tied else self.lm_head.to(device)
+
     @property
     def num_parameters(self) -> int:
         return sum(tensor.numel() for tensor in self.tensors())

@@ -38,6 +38,9 @@ class FakeRunner:
 
     device_name = "fake"
     bandwidth_bytes_per_second = None
+    flops_per_second = None
+    attention_backend = "none"
+    device_time_source = "none"
     geometry = ModelGeometry("fake", 1, 1, 1, 1, 1, 1, VOCAB_SIZE, 4096, 1, 1, 8, "float32")
 
     def __init__(self, before: Callable[[BatchPlan], object] | None = None, seconds: float = 0.0) -> None:

@@ -9,6 +9,7 @@ from engine.model.config import ModelConfig
 from engine.model.registry import LoadedModel, load_model
 from engine.model.weights import split_to_hf
 from engine.request import Request, SamplingParams
+from engine.runner.base import Runner
 from engine.runner.cpu import CpuRunner
 from engine.step import BatchPlan, ScheduledSequence, ScheduledStep, plan_batch
 from probes.optime import LapTimer
@@ -72,7 +73,7 @@ def prefill_logits(runner: CpuRunner, request: Request, chunk_size: int) -> Tens
 
 
 def generate(
-    runner: CpuRunner,
+    runner: Runner,
     request: Request,
     num_tokens: int,
     *,
