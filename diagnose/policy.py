@@ -117,6 +117,24 @@ class Policy:
     queue_small: float = 0.20
     """Under a fifth of the time to first token the queue is not what delays it."""
 
+    acceptance_high: float = 0.60
+    """From six accepted draft tokens in ten, speculation emits more tokens per step than its drafts cost."""
+
+    acceptance_fell: float = 0.50
+    """Acceptance varies with the text; half of the baseline's is more than that."""
+
+    min_draft_tokens: int = 500
+    """An acceptance of 50 % is known to within five points from 400 drafts on."""
+
+    client_factor: float = 2.0
+    """Clients and engine differ by network and framing; twice the engine's own quantile is neither."""
+
+    min_reported_samples: int = 100
+    """The engine's p99 rests on one gap in a hundred."""
+
+    replica_factor: float = 2.0
+    """Random routing leaves replicas within a factor of two of each other at any load worth looking at."""
+
     noticeable_queue_seconds: float = 0.1
     """A queue shorter than 100 ms is not felt by a person waiting for a first token."""
 
@@ -172,6 +190,8 @@ RATIOS = (
     "contended_slowdown",
     "flat_decode_ratio",
     "missing_scrape_ratio",
+    "client_factor",
+    "replica_factor",
 )
 """Thresholds that are multiples of something ordinary, so at least 1. Others are shares (0 to 1), counts or seconds."""
 

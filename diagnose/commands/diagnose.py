@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import Duration, Slo, is_url
+from diagnose.commands.params import Duration, ReportedLatency, Slo, is_url
 from diagnose.commands.progress import watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
@@ -18,7 +18,7 @@ from diagnose.errors import SourceError
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.signals import Signals
-from diagnose.slo import Objective
+from diagnose.slo import Objective, Reported
 from diagnose.sources.files import read_files
 from diagnose.windows import build_signals
 
@@ -35,6 +35,12 @@ INTERRUPTED = 130
 )
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
+@click.option(
+    "--reported",
+    type=ReportedLatency(),
+    default=(),
+    help="What clients saw in this window: itl_p99=400ms. Compared with the engine's own clock.",
+)
 @click.option(
     "--policy",
     "policy_file",
@@ -56,6 +62,7 @@ def diagnose_command(
     interval: float | None,
     baseline: tuple[str, ...],
     objectives: tuple[Objective, ...],
+    reported: tuple[Reported, ...],
     policy_file: Path | None,
     form: str | None,
     as_json: bool,
@@ -92,7 +99,15 @@ def diagnose_command(
         observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
     else:
         observation = _read(sources, interval)
-    diagnosis = judge(observation, good, objectives, is_live=bool(live), target=observation.target, policy=policy)
+    diagnosis = judge(
+        observation,
+        good,
+        objectives,
+        reported=reported,
+        is_live=bool(live),
+        target=observation.target,
+        policy=policy,
+    )
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
     sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
 
@@ -147,6 +162,7 @@ def judge(
     baseline: Observation | None,
     objectives: Sequence[Objective],
     *,
+    reported: Sequence[Reported] = (),
     is_live: bool,
     target: str,
     policy: Policy = DEFAULT_POLICY,
@@ -161,6 +177,7 @@ def judge(
         is_live=is_live,
         events=incident.events,
         objectives=objectives,
+        reported=reported,
         warnings=[*warnings, *(f"baseline: {text}" for text in of_baseline)],
         policy=policy,
     )
