@@ -3,6 +3,7 @@
 import pytest
 
 from diagnose.diagnosis import diagnose
+from diagnose.observation import Observation
 from probes.records import BlockCensus
 from tests.builders import Machine, Plan, make_signals, make_steps, watch
 from tests.diagnose import cases
@@ -201,7 +202,7 @@ def test_what_clients_see_and_the_engine_does_not_is_theirs(reported, gap, token
 
 
 def test_a_host_that_was_always_late_is_no_cause_of_a_change():
-    def heavy_host():
+    def heavy_host() -> Observation:
         """A third of every gap, and no gap that stands out."""
         return watch(make_steps(300, machine=Machine(schedule_us=3500)))
 
