@@ -8,21 +8,24 @@ from typing import NoReturn
 import click
 
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import Duration, ReportedLatency, Slo, is_url
+from diagnose.commands.params import DeviceName, Duration, ReportedLatency, Slo, is_url
 from diagnose.commands.progress import watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.dialects.registry import recognise
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import SourceError
+from diagnose.hardware import Devices
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.signals import Signals
 from diagnose.slo import Objective, Reported
 from diagnose.sources.files import read_files
+from diagnose.supplement import Supplement
 from diagnose.windows import build_signals
 
 INTERRUPTED = 130
+NO_SUPPLEMENT = Supplement()
 
 
 @click.command("diagnose")
@@ -40,6 +43,16 @@ INTERRUPTED = 130
     type=ReportedLatency(),
     default=(),
     help="What clients saw in this window: itl_p99=400ms. Compared with the engine's own clock.",
+)
+@click.option(
+    "--device",
+    type=DeviceName(),
+    help="What one replica runs on, where the target does not say: 'NVIDIA H100 80GB HBM3', '4x A100'.",
+)
+@click.option(
+    "--model-config",
+    type=click.Path(path_type=Path),
+    help="The model's config.json, for bytes and FLOPs per step where the target does not state its geometry.",
 )
 @click.option(
     "--policy",
@@ -63,6 +76,8 @@ def diagnose_command(
     baseline: tuple[str, ...],
     objectives: tuple[Objective, ...],
     reported: tuple[Reported, ...],
+    device: Devices | None,
+    model_config: Path | None,
     policy_file: Path | None,
     form: str | None,
     as_json: bool,
@@ -87,6 +102,7 @@ def diagnose_command(
     form = choose_format(form, as_json, output)
     check_writable(output)
     policy = _policy(policy_file)
+    supplement = _supplement(device, model_config)
     live = [source for source in sources if is_url(source)]
     if live and len(sources) > 1:
         raise SourceError(
@@ -106,6 +122,7 @@ def diagnose_command(
         reported=reported,
         is_live=bool(live),
         target=observation.target,
+        supplement=supplement,
         policy=policy,
     )
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
@@ -118,6 +135,14 @@ def _policy(path: Path | None) -> Policy:
     from diagnose.thresholds import read_policy
 
     return read_policy(path)
+
+
+def _supplement(device: Devices | None, model_config: Path | None) -> Supplement:
+    if model_config is None:
+        return Supplement(device)
+    from diagnose.model_config import read_model_config
+
+    return Supplement(device, read_model_config(model_config))
 
 
 def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Observation, bool]:
@@ -165,11 +190,12 @@ def judge(
     reported: Sequence[Reported] = (),
     is_live: bool,
     target: str,
+    supplement: Supplement = NO_SUPPLEMENT,
     policy: Policy = DEFAULT_POLICY,
 ) -> Diagnosis:
     """From observations to a diagnosis, through the dialect that the pages speak."""
-    now, warnings = _signals(incident, policy)
-    before, of_baseline = (None, []) if baseline is None else _signals(baseline, policy)
+    now, warnings = _signals(incident, supplement, policy)
+    before, of_baseline = (None, []) if baseline is None else _signals(baseline, supplement, policy)
     return diagnose(
         target,
         now,
@@ -183,9 +209,10 @@ def judge(
     )
 
 
-def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
+def _signals(observation: Observation, supplement: Supplement, policy: Policy) -> tuple[Signals, list[str]]:
     """And what limits them."""
     # Step records alone can only come from our engine.
     dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else STALLSCOPE
     signals = build_signals(observation, dialect)
-    return signals, [*observation.warnings, *limit_to_trusted(observation, signals, policy)]
+    contradictions = supplement.add_to(signals)
+    return signals, [*observation.warnings, *contradictions, *limit_to_trusted(observation, signals, policy)]

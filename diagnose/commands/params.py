@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from diagnose.errors import SourceError
+from diagnose.hardware import Devices, parse_devices
 from diagnose.slo import Objective, Reported, parse_reported, parse_slo
 from diagnose.units import parse_duration
 
@@ -50,6 +51,20 @@ class ReportedLatency(click.ParamType[tuple[Reported, ...]]):
             return value
         try:
             return parse_reported(str(value))
+        except SourceError as error:
+            self.fail(str(error), param, ctx)
+
+
+class DeviceName(click.ParamType[Devices]):
+    """`4x NVIDIA H100 80GB HBM3` -> datasheet ceilings."""
+
+    name = "device"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Devices:
+        if isinstance(value, Devices):
+            return value
+        try:
+            return parse_devices(str(value))
         except SourceError as error:
             self.fail(str(error), param, ctx)
 

@@ -68,7 +68,7 @@ class BandwidthSaturation(Hypothesis):
             argument.lacks(
                 "the device's read bandwidth and the model's bytes per step",
                 "only bytes per second against the ceiling tell saturation from a slower kernel",
-                "the engine states both in engine_info and device_bandwidth_bytes_per_second; else DCGM's DRAM_ACTIVE",
+                f"stallscope diagnose {case.address} --device 'NVIDIA H100 80GB HBM3' --model-config config.json",
             )
         else:
             argument.lacks(
@@ -141,7 +141,7 @@ class BandwidthSaturation(Hypothesis):
             f"a pure decode step reads weights and KV at {median(rates) / 1e9:.1f} GB/s, {percent(usage)} of the ceiling",
             value=usage,
             unit="share",
-            compared_with=f"{ceiling / 1e9:.1f} GB/s measured by the engine at start",
+            compared_with=f"{ceiling / 1e9:.1f} GB/s ({case.signals.gauges['bandwidth_ceiling'].source})",
             source=TRAFFIC_MODEL,
             samples=len(rates),
         )
