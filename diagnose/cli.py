@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diagnose": ("diagnose.commands.diagnose:diagnose_command", "Say why tokens are late, and what to do next."),
     "record": ("diagnose.commands.record:record_command", "Record a live target for later (a baseline, an incident)."),
     "explain": ("diagnose.commands.explain:explain_command", "Explain a hypothesis: mechanism, evidence, fix."),
+    "experiment": ("runbooks.experiments.command:experiment_command", "Compare two arms: what confirms a cause."),
     "demo": ("runbooks.drills.demo:demo_command", "Induce a stall on a live engine and diagnose it."),
 }
 

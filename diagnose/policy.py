@@ -159,6 +159,18 @@ class Policy:
     matched_hit_rate: float = 0.05
     """Five points of hit rate: at 50 % that is a tenth of the prompt tokens left to compute, the tolerance of arrivals."""
 
+    matched_error_rate: float = 0.02
+    """Failed requests are fast or absent: two points more of them in one arm move its quantiles."""
+
+    matched_speed: float = 0.15
+    """Shared hosts change speed in steps of a fifth and more; jitter of the speed index stays well within a seventh."""
+
+    client_late_sends: float = 0.05
+    """A client that sends more than one request in twenty late offers another load than the planned one."""
+
+    client_lag: float = 0.25
+    """Of the median gap: a client whose own loop wakes later than that (p99) measures itself."""
+
     comparison_block_seconds: float = 5.0
     """Blocks longer than the stalls in them, so that a stall's gaps stay together; blocks, not gaps, are independent."""
 
