@@ -187,17 +187,17 @@ def test_a_live_target_that_goes_away(stallscope, tmp_path):
             code, out, err = stallscope(arguments[0], target.url, *arguments[1:], "60s")
         assert code == 4
         assert "hard_failure is supported" in out or "is gone now" in err
-    assert read_recording((tmp_path / "cut.rec").read_text()).entries[-1].event == "gone"
+    assert read_recording((tmp_path / "cut.rec").read_bytes()).entries[-1].event == "gone"
     assert stallscope("diagnose", tmp_path / "cut.rec", "-q")[0] == 4
 
 
 def test_a_wrong_target_does_not_replace_a_recording(stallscope, files):
     """Neither one that is down nor one that answers with something else."""
-    before = files["quiet"].read_text()
+    before = files["quiet"].read_bytes()
     with serving("<html>\n") as target:
         stallscope("record", target.url, "-o", files["quiet"])
     stallscope("record", target.url, "-o", files["quiet"])
-    assert files["quiet"].read_text() == before
+    assert files["quiet"].read_bytes() == before
 
 
 def test_a_recording_that_cannot_be_written(stallscope, tmp_path):
@@ -235,7 +235,7 @@ def test_an_interrupted_recording_is_readable(tmp_path):
     code, out, err = interrupt("record", 140, "--for", "60s", "-o", str(path))
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == "interrupted"
-    assert [entry.kind for entry in read_recording(path.read_text()).entries].count("exposition") >= 4
+    assert [entry.kind for entry in read_recording(path.read_bytes()).entries].count("exposition") >= 4
 
 
 def test_an_interrupted_watch_is_judged_by_what_it_saw(tmp_path):
