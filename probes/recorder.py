@@ -14,6 +14,18 @@ from probes.locks import Histogram
 from probes.records import DeviceTime, OpClass, StepKind, StepRecord
 
 
+class RequestOrigin(NamedTuple):
+    """What the client's request says of itself, for its span."""
+
+    operation: str
+    """chat or text_completion."""
+    group: str
+    """Id of the request's first choice; its other choices are traced by themselves."""
+    traceparent: str | None = None
+    tracestate: str | None = None
+    """W3C trace context headers, as they came."""
+
+
 class RequestTrace(NamedTuple):
     """One finished request; stamps are monotonic ns, None when the request never got there."""
 
@@ -27,6 +39,7 @@ class RequestTrace(NamedTuple):
     num_output_tokens: int
     num_preemptions: int
     finish_reason: str
+    origin: RequestOrigin | None = None
 
 
 class StepSlice(NamedTuple):

@@ -212,8 +212,9 @@ class RecordingReader:
             header, start = self._header(at)
             if header is not None:
                 good_end = start
-                for entry, good_end in self._segment(start):
+                for entry, end in self._segment(start):
                     yield entry
+                    good_end = end
             # A mark whose header is torn is not where the search begins again.
             at = data.find(MARK, max(good_end, at + 1)) if good_end < len(data) else good_end
             if at < 0:

@@ -24,4 +24,5 @@ def convert(path: Path) -> tuple[int, int]:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        print(name, "%d -> %d bytes" % convert(Path(name)))
+        before, after = convert(Path(name))
+        print(f"{name}: {before} -> {after} bytes")

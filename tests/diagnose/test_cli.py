@@ -200,6 +200,66 @@ def test_a_wrong_target_does_not_replace_a_recording(stallscope, files):
     assert files["quiet"].read_bytes() == before
 
 
+def test_an_existing_recording_is_replaced_only_when_asked(stallscope, files):
+    before = files["quiet"].read_bytes()
+    with FakeEngine(make_steps(2000)).serving() as target:
+        text = complaint(stallscope("record", target.url, "-q", "-o", files["quiet"], "--for", "2s"))
+        assert "quiet.rec: is there already; --force replaces it" in text
+        assert files["quiet"].read_bytes() == before
+        assert stallscope("record", target.url, "-q", "-o", files["quiet"], "--for", "2s", "--force")[0] == 0
+    assert read_recording(files["quiet"].read_bytes()).target == target.url
+
+
+def test_an_unknown_engine_is_recorded_all_the_same(stallscope, tmp_path):
+    """What cannot be judged today may be tomorrow; the page is kept as it came."""
+    page = "# TYPE some_requests gauge\nsome_requests 3\n"
+    with serving(page) as target:
+        code, out, err = stallscope("record", target.url, "-o", tmp_path / "a.rec", "--for", "2s")
+    assert (code, out) == (0, "")
+    assert "an engine this version does not know; its pages are recorded all the same" in err
+    entries = read_recording((tmp_path / "a.rec").read_bytes()).entries
+    assert [(entry.kind, entry.body) for entry in entries] == [("exposition", page)] * 3
+
+
+def test_a_log_is_recorded_beside_the_answers(stallscope, tmp_path):
+    log = tmp_path / "engine.log"
+    log.write_text("long ago\n")
+    engine = FakeEngine(make_steps(2000))
+
+    def metrics():
+        with log.open("a") as file:
+            file.write(f"step {engine.done}\nunfin")
+        return engine.metrics()
+
+    with engine.serving() as target:
+        target.metrics = metrics
+        assert stallscope("record", target.url, "-q", "--for", "2s", "-o", tmp_path / "a.rec", "--log", log)[0] == 0
+    entries = read_recording((tmp_path / "a.rec").read_bytes()).entries
+    logged = "".join(entry.body for entry in entries if entry.kind == "log")
+    assert logged == "step 0\nunfinstep 20\nunfinstep 40\nunfin"
+    assert stallscope("diagnose", tmp_path / "a.rec", "-q")[2] == ""
+    assert "none.log: cannot be read" in complaint(
+        stallscope("record", target.url, "-q", "-o", tmp_path / "b.rec", "--log", tmp_path / "none.log")
+    )
+
+
+def test_a_full_disk_ends_a_recording_in_one_line(tmp_path):
+    """A real limit on the size of files; what was written until then can be diagnosed."""
+    path = tmp_path / "full.rec"
+    with FakeEngine(make_steps(20000)).serving() as target:
+        command = [sys.executable, "-m", "diagnose.cli", "record", target.url, "-q", "-o", path, "--interval", "5ms"]
+        full = subprocess.run(
+            ["bash", "-c", 'trap "" XFSZ; ulimit -f 40; exec "$@"', "bash", *command, "--for", "60s"],
+            cwd=ROOT, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert full.returncode == 3
+    assert re.fullmatch(
+        r"stallscope: \S+full\.rec: File too large; what it holds is readable: \d+ exposition, \d+ steps, 40 KiB\n",
+        full.stderr,
+    )
+    assert len(read_recording(path.read_bytes()).entries) > 10
+
+
 def test_a_recording_that_cannot_be_written(stallscope, tmp_path):
     with FakeEngine([]).serving() as target:
         text = complaint(stallscope("record", target.url, "-q", "-o", tmp_path / "no" / "such" / "folder.rec"))
@@ -235,6 +295,7 @@ def test_an_interrupted_recording_is_readable(tmp_path):
     code, out, err = interrupt("record", 140, "--for", "60s", "-o", str(path))
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == "interrupted"
+    assert re.search(r"cut.rec: \d+ exposition, \d+ steps, \d+ KiB of http://\S+ in \d+ s$", err, re.MULTILINE)
     assert [entry.kind for entry in read_recording(path.read_bytes()).entries].count("exposition") >= 4
 
 
