@@ -243,6 +243,53 @@ def test_a_log_is_recorded_beside_the_answers(stallscope, tmp_path):
     )
 
 
+def test_a_part_of_a_recording(stallscope, tmp_path):
+    """Quiet at first, stalled later: each part has a verdict of its own."""
+    path, engine = tmp_path / "day.rec", Engine()
+    quiet = make_steps(300)
+    stalled = make_steps(300, with_prefill(5, 1500), first_id=300, start_ns=quiet[-1].end_ns)
+    with RecordingWriter(path, "http://h:1", START_UNIX) as writer:
+        for at, steps in ((0, []), (20, quiet), (40, stalled)):
+            engine.run(steps)
+            writer.write(Entry(START_UNIX + at, "exposition", engine.page()))
+            if steps:
+                writer.write(Entry(START_UNIX + at, "steps", engine.steps(steps)))
+    assert stallscope("diagnose", path, "--until", "20s")[0] == 0
+    code, out, _ = stallscope("diagnose", path, "--since", "20s", "--json")
+    assert code == 1
+    assert json.loads(out)["windows"]["incident"]["steps"] == 300
+    assert "holds 1 scrapes between 30 s and 40 s" in complaint(stallscope("diagnose", path, "--since", "30s"))
+    for arguments in (("http://h:1", "--since", "1s"), (path, "--since", "2s", "--until", "1s")):
+        code, out, err = stallscope("diagnose", *arguments)
+        assert (code, out) == (2, "")
+        assert "--since" in err
+
+
+def test_a_replay_can_be_diagnosed_like_its_target(files):
+    arguments = [sys.executable, "-m", "diagnose.cli", "replay", files["quiet"], "--speed", "50"]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as replay:
+        try:
+            assert replay.stdout is not None
+            line = replay.stdout.readline()
+            found = re.fullmatch(r"replaying http://h:1, 20 s at 50x, on (http://\S+) \(Ctrl-C ends\)\n", line)
+            assert found is not None, line
+            watch = [sys.executable, "-m", "diagnose.cli", "diagnose", found[1], "--window", "1s", "--json"]
+            done = subprocess.run(watch, cwd=ROOT, capture_output=True, text=True, timeout=60)
+            assert json.loads(done.stdout)["target"] == found[1]
+        finally:
+            replay.send_signal(signal.SIGINT)
+        _, err = replay.communicate(timeout=30)
+    assert replay.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_what_cannot_be_replayed(stallscope, files, tmp_path):
+    (tmp_path / "a.prom").write_text("stallscope_x 1\n")
+    assert "has no pace to be replayed at" in complaint(stallscope("replay", tmp_path / "a.prom"))
+    with FakeEngine([]).serving() as target:
+        assert "cannot listen on" in complaint(stallscope("replay", files["quiet"], "--port", target.port))
+
+
 def test_a_full_disk_ends_a_recording_in_one_line(tmp_path):
     """A real limit on the size of files; what was written until then can be diagnosed."""
     path = tmp_path / "full.rec"

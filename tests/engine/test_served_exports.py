@@ -42,12 +42,11 @@ def await_metric(server: Serving, name: str, at_least: float, **labels: str) -> 
 
 def test_spans_and_metrics_reach_the_receiver_at_the_latest_at_the_end():
     """The intervals are longer than the test: it is the flush at shutdown that brings them."""
-    with receiving() as receiver:
-        with serving("--model", "tiny", "--otlp-endpoint", receiver.url) as server:
-            complete(server, traceparent=TRACEPARENT)
-            complete(server)
-            server.send(signal.SIGTERM)
-            assert server.wait(20) == 0
+    with receiving() as receiver, serving("--model", "tiny", "--otlp-endpoint", receiver.url) as server:
+        complete(server, traceparent=TRACEPARENT)
+        complete(server)
+        server.send(signal.SIGTERM)
+        assert server.wait(20) == 0
     continued, own = receiver.spans
     assert (continued.trace_id.hex(), continued.parent_span_id.hex()) == tuple(TRACEPARENT.split("-")[1:3])
     assert own.parent_span_id == b""

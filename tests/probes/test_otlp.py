@@ -175,7 +175,7 @@ def test_a_batch_that_is_always_refused_does_not_hold_back_the_others(receiver):
 def test_a_receiver_that_is_overloaded_gets_it_later(receiver):
     export = spans_export(receiver.url, trace())
     receiver.status = 503
-    with pytest.raises(DeliveryFailed, match="Failed to export spans|Service Unavailable"):
+    with pytest.raises(DeliveryFailed, match=r"Failed to export spans|Service Unavailable"):
         export.export()
     receiver.status = 200
     export.export()
