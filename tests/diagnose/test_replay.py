@@ -127,7 +127,7 @@ def test_a_restarted_engine_counts_anew():
 def test_failures_are_replayed_too():
     target = ReplayedTarget()
     with served(target) as endpoint:
-        with pytest.raises(TargetError, match="connection broke|no answer|cannot connect"):
+        with pytest.raises(TargetError, match=r"connection broke|no answer|cannot connect"):
             endpoint.get("/metrics")
         target.take(Entry(START_UNIX, "exposition", "a 1\n"))
         assert endpoint.get("/metrics") == "a 1\n"

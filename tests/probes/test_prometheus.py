@@ -221,4 +221,4 @@ def test_openmetrics_holds_the_same_samples():
         return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
     text = values(text_string_to_metric_families(exposition(collector).decode()))
-    assert values(openmetrics_families(strict.decode())) == text
+    assert values(openmetrics_families(strict.decode())) == text  # type: ignore[no-untyped-call]
