@@ -22,7 +22,7 @@ class ExportCounters:
     items: int = 0
     """Delivered: entries of a recording, spans, metric points."""
     lost: Counter[str] = field(default_factory=Counter)
-    """Items that will never be delivered, by reason."""
+    """Items that will never be delivered, by reason. An exporter begins with all of its reasons, at 0."""
     failures: int = 0
     """Attempts that failed; what they meant to deliver may have been delivered later."""
 

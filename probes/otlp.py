@@ -8,6 +8,7 @@ Endpoint, headers, timeouts and compression come from OTEL_EXPORTER_OTLP_* unles
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
@@ -166,7 +167,7 @@ class SpansExport:
         endpoint: str | None = None,
     ) -> None:
         """`endpoint` is the receiver's base URL; None: as the environment says."""
-        self.counters = ExportCounters("otlp_spans")
+        self.counters = ExportCounters("otlp_spans", lost=Counter({RING: 0, REFUSED: 0, SHUTDOWN: 0}))
         self._recorder = recorder
         self._model = model
         self._engine_id = engine_id

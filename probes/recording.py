@@ -128,7 +128,8 @@ class RecordingWriter:
             self._lock()
             if existing == "replace":
                 os.ftruncate(self._fd, 0)
-            self._begin()
+            if existing != "append":  # who appends may begin later: a full disk must not keep an engine from starting
+                self._begin()
         except BaseException:
             os.close(self._fd)
             raise

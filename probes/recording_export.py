@@ -5,6 +5,7 @@ as the ring holds it, and nothing goes over HTTP.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class RecordingExport:
     def __init__(
         self, writer: RecordingWriter, recorder: RingRecorder, engine_id: str, page: Callable[[], str]
     ) -> None:
-        self.counters = ExportCounters("recording")
+        self.counters = ExportCounters("recording", lost=Counter({RING: 0, DISK: 0}))
         self._writer = writer
         self._recorder = recorder
         self._engine_id = engine_id

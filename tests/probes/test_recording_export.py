@@ -108,3 +108,13 @@ def test_a_disk_that_hangs_holds_up_its_own_thread_only(tmp_path: Path):
     assert thread.join(10)
     assert export.counters.lost["disk"] > 0
     assert export.counters.failures > 0
+
+
+def test_an_engine_starts_while_its_disk_is_full(tmp_path: Path):
+    """The first write fails, not the opening; each loss is counted from the start."""
+    recorder = RingRecorder()
+    export = make_export(Path("/dev/full"), recorder)
+    assert export.counters.lost == {"ring": 0, "disk": 0}
+    with pytest.raises(OSError, match="No space left"):
+        export.export()
+    assert +export.counters.lost == {"disk": 1}
