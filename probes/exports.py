@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -70,16 +70,20 @@ class ExportThread:
     def _run(self) -> None:
         due = time.monotonic() + self._interval
         while not self._stop.wait(max(0.0, due - time.monotonic())):
-            self._attempt(self._exporter.export)
+            self._attempt()
             # Drift-free; an export that took longer than an interval is not made up for by a burst.
             due = max(due + self._interval, time.monotonic())
-        self._attempt(self._exporter.export)
-        self._attempt(self._exporter.close)
+        self._attempt()
+        try:
+            self._exporter.close()
+        except Exception as error:  # noqa: BLE001 - as below
+            self.counters.failures += 1
+            log.warning("%s: was not closed in order: %s", self.counters.exporter, error)
 
-    def _attempt(self, act: Callable[[], None]) -> None:
+    def _attempt(self) -> None:
         """Says in the log when failures begin and when they end, not each of them."""
         try:
-            act()
+            self._exporter.export()
         except Exception as error:  # noqa: BLE001 - whatever a disk or a receiver does, the next interval tries again
             self.counters.failures += 1
             if not self._failing:

@@ -52,17 +52,17 @@ class DeliveryFailed(Exception):
 
 
 class _Reasons(logging.Handler):
-    """The SDK's exporters return nothing but a failure and log why. Here it is kept for the exception instead."""
+    """An exporter of the SDK returns nothing but a failure and logs why. Here it is kept for the exception instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, exporter: type) -> None:
         super().__init__(logging.WARNING)
         self._first = ""
-        logger = logging.getLogger("opentelemetry.exporter.otlp")
+        logger = logging.getLogger(exporter.__module__)
         logger.addHandler(self)
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._first = self._first or " ".join(record.getMessage().split())[:300]
+        self._first = self._first or " ".join(record.getMessage().split())[:200]
 
     def take(self) -> str:
         """What was said first since the last call: later words are about retries."""
@@ -70,7 +70,7 @@ class _Reasons(logging.Handler):
         return text or "no reason given"
 
 
-_reasons = _Reasons()
+_metric_reasons, _span_reasons = _Reasons(OTLPMetricExporter), _Reasons(OTLPSpanExporter)
 
 
 def make_resource(version: str, engine_id: str) -> Resource:
@@ -103,7 +103,7 @@ class MetricsExport:
         scope = ScopeMetrics(_SCOPE, metrics, "")
         result = self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
         if result is not MetricExportResult.SUCCESS:
-            raise DeliveryFailed(_reasons.take())
+            raise DeliveryFailed(_metric_reasons.take())
         self.counters.items += sum(len(metric.data.data_points) for metric in metrics)
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class SpansExport:
                 if self._attempts >= ATTEMPTS_PER_BATCH:
                     self.counters.lost[REFUSED] += len(spans)
                     self._pass(found.next_id, found.lost)
-                raise DeliveryFailed(_reasons.take())
+                raise DeliveryFailed(_span_reasons.take())
             self.counters.items += len(spans)
             self._pass(found.next_id, found.lost)
 

@@ -77,5 +77,19 @@ def test_one_that_hangs_is_left_behind_and_holds_nobody_up():
     assert threads[0].join(10)
 
 
+def test_one_that_cannot_be_closed_is_told(caplog: pytest.LogCaptureFixture):
+    exporter = Scripted(lambda call: None)
+
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    exporter.close = fail  # type: ignore[method-assign]
+    thread = ExportThread(exporter, 3600)
+    thread.start()
+    close_all([thread], 10)
+    assert (exporter.counters.items, exporter.counters.failures) == (1, 1)
+    assert "scripted: was not closed in order: [Errno 5] Input/output error" in caplog.text
+
+
 def test_one_that_never_started_needs_no_waiting():
     close_all([ExportThread(Scripted(lambda call: None), 1.0)], 0.0)
