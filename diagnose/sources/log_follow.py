@@ -28,7 +28,7 @@ class LogFollower:
         """Lines that have been finished since the last read; "" when there are none.
 
         A file that was replaced (rotated) is read to its end and then from the new one's start; a truncated one from its
-        start. One that is gone for the moment is waited for.
+        start. One that is gone or cannot be read for the moment is waited for.
         """
         lines = self._lines()
         if self._was_replaced():
@@ -52,10 +52,13 @@ class LogFollower:
     def _lines(self) -> bytes:
         if self._file is None:
             return b""
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():
-            self._file.seek(0)
-            self._unfinished = b""
-        data = self._unfinished + self._file.read(MAX_READ_BYTES)
+        try:
+            if os.fstat(self._file.fileno()).st_size < self._file.tell():
+                self._file.seek(0)
+                self._unfinished = b""
+            data = self._unfinished + self._file.read(MAX_READ_BYTES)
+        except OSError:
+            return b""  # its disk fails; what is there comes when it can be read again
         end = data.rfind(b"\n") + 1
         if not end and len(data) >= MAX_READ_BYTES:
             end = len(data)
@@ -65,11 +68,11 @@ class LogFollower:
     def _was_replaced(self) -> bool:
         try:
             now = self.path.stat()
+            if self._file is None:
+                return True
+            known = os.fstat(self._file.fileno())
         except OSError:
             return False
-        if self._file is None:
-            return True
-        known = os.fstat(self._file.fileno())
         at_end = self._file.tell() >= known.st_size
         return at_end and (now.st_ino, now.st_dev) != (known.st_ino, known.st_dev)
 

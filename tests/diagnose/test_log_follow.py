@@ -1,5 +1,6 @@
 """A log that grows, rotates and is cut: each finished line once, in order."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,18 @@ def test_bytes_that_are_no_text_do_not_stop_it(path: Path, follower: LogFollower
     with path.open("ab") as file:
         file.write(b"\xff\xfe\n")
     assert follower.read() == "\ufffd\ufffd\n"
+
+
+def test_a_log_whose_disk_fails_is_waited_for(path: Path, follower: LogFollower, monkeypatch: pytest.MonkeyPatch):
+    def fail(descriptor: int) -> os.stat_result:
+        raise OSError(5, "Input/output error")
+
+    append(path, "one\n")
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fstat", fail)
+        assert follower.read() == ""
+    append(path, "two\n")
+    assert follower.read() == "one\ntwo\n"
 
 
 def test_no_such_log(tmp_path: Path):
