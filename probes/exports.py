@@ -13,6 +13,9 @@ from typing import Protocol
 
 log = logging.getLogger("stallscope.exports")
 
+MAX_BACKOFF = 8
+"""Intervals between two attempts, at most, while they fail: what fails costs the engine's process time too."""
+
 
 @dataclass(slots=True)
 class ExportCounters:
@@ -47,7 +50,7 @@ class ExportThread:
         self._exporter = exporter
         self._interval = interval_seconds
         self._stop = threading.Event()
-        self._failing = False
+        self._failures_in_a_row = 0
         # A daemon: a disk or a receiver that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"export-{self.counters.exporter}", daemon=True)
 
@@ -72,7 +75,8 @@ class ExportThread:
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             self._attempt()
             # Drift-free; an export that took longer than an interval is not made up for by a burst.
-            due = max(due + self._interval, time.monotonic())
+            pause = self._interval * min(MAX_BACKOFF, 2**self._failures_in_a_row)
+            due = max(due + pause, time.monotonic())
         self._attempt()
         try:
             self._exporter.close()
@@ -86,13 +90,13 @@ class ExportThread:
             self._exporter.export()
         except Exception as error:  # noqa: BLE001 - whatever a disk or a receiver does, the next interval tries again
             self.counters.failures += 1
-            if not self._failing:
+            if not self._failures_in_a_row:
                 log.warning("%s: fails, the engine goes on without it: %s", self.counters.exporter, error)
-            self._failing = True
+            self._failures_in_a_row += 1
         else:
-            if self._failing:
+            if self._failures_in_a_row:
                 log.warning("%s: works again", self.counters.exporter)
-            self._failing = False
+            self._failures_in_a_row = 0
 
 
 def close_all(threads: Sequence[ExportThread], timeout_seconds: float) -> None:

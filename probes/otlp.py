@@ -39,7 +39,7 @@ from probes.exports import ExportCounters
 from probes.recorder import RequestTrace, RingRecorder
 from probes.snapshot import Reading
 
-SPANS_PER_BATCH = 512
+SPANS_PER_BATCH = 128
 ATTEMPTS_PER_BATCH = 5
 """A batch that a receiver refuses that often is given up, so that it does not hold back all others."""
 RING, REFUSED, SHUTDOWN = "ring", "refused", "shutdown"

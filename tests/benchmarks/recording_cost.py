@@ -2,10 +2,11 @@
 
 Sizes are of the two recordings of a real engine in tests/data and of two minutes of a synthetic one, a scrape and 100 step
 records a second. CPU time is this thread's, best of the rounds. The last rows run a loop that stands for an engine (4 ms
-without the interpreter's lock, 1 ms with it) beside each exporter, taking turns; the figure is the median step.
+without the interpreter's lock, 1 ms with it, a request finished each step) beside each exporter at its usual pace, taking turns.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -13,12 +14,12 @@ import statistics
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from probes.exports import ExportThread, close_all
-from probes.otlp import MetricsExport, SpansExport, make_resource
+from probes.otlp import DeliveryFailed, MetricsExport, SpansExport, make_resource
 from probes.prometheus import EngineCollector, exposition
 from probes.recorder import RequestTrace, RingRecorder
 from probes.recording import Entry, RecordingWriter, read_recording
@@ -27,7 +28,9 @@ from tests.builders import Engine, make_collector, make_steps, with_prefill
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 ROUNDS = 5
-STEPS_PER_TURN = 150
+TURNS = 3
+STEPS_PER_TURN = 1000
+NOBODY = "http://127.0.0.1:9"
 Row = tuple[str, float, str]
 
 
@@ -90,30 +93,51 @@ def cpu(folder: Path) -> list[Row]:
     ]
 
 
-@contextmanager
-def beside(name: str, folder: Path, recorder: RingRecorder, collector: EngineCollector) -> Iterator[None]:
-    """An exporter at ten times its usual pace, so that a short turn shows it."""
-    threads: list[ExportThread] = []
+def exporters(name: str, folder: Path, recorder: RingRecorder, collector: EngineCollector) -> list[ExportThread]:
+    """By the name of their row, at the pace that `serve` gives them."""
     if name.startswith("recording"):
         writer = open_recording(folder / f"{os.urandom(4).hex()}.rec", "bench")
         if "full" in name:
             full = os.open("/dev/full", os.O_WRONLY)
             os.dup2(full, writer._fd)
             os.close(full)
-        export = RecordingExport(writer, recorder, "bench", lambda: exposition(collector).decode())
-        threads = [ExportThread(export, 0.1)]
-    elif name.startswith("OTLP"):
-        resource, nobody = make_resource("0", "bench"), "http://127.0.0.1:9"
-        threads = [
-            ExportThread(MetricsExport(collector.readings, 0.0, resource, nobody), 0.1),
-            ExportThread(SpansExport(recorder, "bench", "bench", resource, nobody), 0.1),
+        return [ExportThread(RecordingExport(writer, recorder, "bench", lambda: exposition(collector).decode()), 1.0)]
+    if name.startswith("OTLP"):
+        resource = make_resource("0", "bench")
+        return [
+            ExportThread(MetricsExport(collector.readings, 0.0, resource, NOBODY), 60.0),
+            ExportThread(SpansExport(recorder, "bench", "bench", resource, NOBODY), 5.0),
         ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        close_all(threads, 2.0)
+    return []
+
+
+def per_export(folder: Path) -> list[Row]:
+    """Of one second of the recording, of the metrics, and of 100 spans that nobody takes."""
+    recorder, steps = RingRecorder(), make_steps(100 * ROUNDS)
+    collector = make_collector(recorder)
+    recording = RecordingExport(
+        open_recording(folder / "own.rec", "bench"), recorder, "bench", lambda: exposition(collector).decode()
+    )
+    metrics = MetricsExport(collector.readings, 0.0, make_resource("0", "bench"), NOBODY)
+    spans = SpansExport(recorder, "bench", "bench", make_resource("0", "bench"), NOBODY)
+    for number in range(100):
+        recorder.on_request_finished(RequestTrace(f"r{number}", 0, 1, 2, 3, 1, 0, 1, 0, "stop"))
+    waiting = iter(steps)
+
+    def second() -> None:
+        for _ in range(100):
+            recorder.on_step(next(waiting))
+        recording.export()
+
+    def attempt(export: MetricsExport | SpansExport) -> None:
+        with contextlib.suppress(DeliveryFailed):
+            export.export()
+
+    return [
+        ("record one's own second", best(second, 1) * 1e3, "ms CPU"),
+        ("send the metrics to nobody", best(lambda: attempt(metrics), 1) * 1e3, "ms CPU"),
+        ("send 100 spans to nobody", best(lambda: attempt(spans), 1) * 1e3, "ms CPU"),
+    ]
 
 
 def turn(recorder: RingRecorder) -> list[float]:
@@ -136,14 +160,18 @@ def beside_an_engine(folder: Path) -> list[Row]:
     taken: dict[str, list[float]] = {name: [] for name in names}
     recorder = RingRecorder()
     collector = make_collector(recorder)
-    for _ in range(ROUNDS):
+    for _ in range(TURNS):
         for name in names:
-            with beside(name, folder, recorder, collector):
-                taken[name] += turn(recorder)
+            threads = exporters(name, folder, recorder, collector)
+            for thread in threads:
+                thread.start()
+            taken[name] += turn(recorder)
+            close_all(threads, 5.0)
     medians = {name: statistics.median(times) for name, times in taken.items()}
     return [
-        *((f"step beside {name}", median * 1e3, "ms") for name, median in medians.items()),
+        *((f"median step beside {name}", median * 1e3, "ms") for name, median in medians.items()),
         *((f"{name} / nothing", medians[name] / medians["nothing"], "x") for name in names[1:]),
+        *((f"p99 step beside {name}", statistics.quantiles(taken[name], n=100)[98] * 1e3, "ms") for name in names),
     ]
 
 
@@ -155,7 +183,7 @@ def main() -> None:
     logging.disable()  # failures are what is measured
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = [*sizes(folder), *cpu(folder), *beside_an_engine(folder)]
+        rows = [*sizes(folder), *cpu(folder), *per_export(folder), *beside_an_engine(folder)]
     for name, value, unit in rows:
         print(f"{name:<44}{value:>10.2f} {unit}")
     if options.json:
