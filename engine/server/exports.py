@@ -12,11 +12,6 @@ from probes.recorder import RingRecorder
 from probes.recording_export import RecordingExport, open_recording
 
 RECORD_INTERVAL_SECONDS = 1.0
-_ENDPOINT_VARIABLES = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-)
 
 
 def make_exports(
@@ -36,23 +31,26 @@ def make_exports(
             raise ConfigError(f"--record {options.record}: {error.strerror or error}") from error
         recording = RecordingExport(writer, recorder, facts.engine_id, lambda: exposition(collector).decode())
         exports.append(ExportThread(recording, RECORD_INTERVAL_SECONDS))
-    if _wants_otlp(options):
+    signals = [signal for signal in ("METRICS", "TRACES") if _is_sent(signal, options)]
+    if signals:
         from probes.otlp import MetricsExport, SpansExport, make_resource
 
         resource, endpoint = make_resource(version, facts.engine_id), options.otlp_endpoint
-        metrics = MetricsExport(collector.readings, facts.start_unix, resource, endpoint)
-        spans = SpansExport(recorder, model, facts.engine_id, resource, endpoint)
-        exports += [
-            ExportThread(metrics, _milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000)),
-            ExportThread(spans, _milliseconds("OTEL_BSP_SCHEDULE_DELAY", 5_000)),
-        ]
+        if "METRICS" in signals:
+            metrics = MetricsExport(collector.readings, facts.start_unix, resource, endpoint)
+            exports.append(ExportThread(metrics, _milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000)))
+        if "TRACES" in signals:
+            spans = SpansExport(recorder, model, facts.engine_id, resource, endpoint)
+            exports.append(ExportThread(spans, _milliseconds("OTEL_BSP_SCHEDULE_DELAY", 5_000)))
     return exports
 
 
-def _wants_otlp(options: ServeOptions) -> bool:
+def _is_sent(signal: str, options: ServeOptions) -> bool:
+    """By the option, or by OpenTelemetry's variables."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
-    return options.otlp_endpoint is not None or any(os.environ.get(name) for name in _ENDPOINT_VARIABLES)
+    variables = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    return options.otlp_endpoint is not None or any(os.environ.get(name) for name in variables)
 
 
 def _milliseconds(variable: str, default: int) -> float:

@@ -28,8 +28,8 @@ from tests.builders import Engine, make_collector, make_steps, with_prefill
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 ROUNDS = 5
-TURNS = 3
-STEPS_PER_TURN = 1000
+TURNS = 2
+STEPS_PER_TURN = 800
 NOBODY = "http://127.0.0.1:9"
 Row = tuple[str, float, str]
 
