@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +22,7 @@ from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.signals import Signals
 from diagnose.slo import Objective, Reported
 from diagnose.sources.files import read_files
+from diagnose.sources.replay import part_of
 from diagnose.supplement import Supplement
 from diagnose.windows import build_signals
 
@@ -36,6 +38,8 @@ NO_SUPPLEMENT = Supplement()
     type=Duration(),
     help="Time between scrapes of a live target [default: 1s]; for exposition files without a time, the time between them.",
 )
+@click.option("--since", type=Duration(), help="Of a recording: begin this long after its start.")
+@click.option("--until", type=Duration(), help="Of a recording: end this long after its start.")
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
 @click.option(
@@ -73,6 +77,8 @@ def diagnose_command(
     sources: tuple[str, ...],
     window: float,
     interval: float | None,
+    since: float | None,
+    until: float | None,
     baseline: tuple[str, ...],
     objectives: tuple[Objective, ...],
     reported: tuple[Reported, ...],
@@ -94,6 +100,7 @@ def diagnose_command(
     stallscope diagnose http://127.0.0.1:8000 --window 20s
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
+    stallscope diagnose incident.rec --since 2m --until 150s
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
@@ -108,13 +115,19 @@ def diagnose_command(
         raise SourceError(
             "one live target at a time, and no files beside it; give files of a good time with --baseline"
         )
+    if live and (since or until):
+        raise click.UsageError(
+            "--since and --until choose a part of a recording; of a live target, --window is watched"
+        )
+    if since and until and since >= until:
+        raise click.UsageError("--since must be before --until")
     # Read first: a wrong file should not cost a watch.
     good = _read(baseline, interval) if baseline else None
     interrupted = False
     if live:
         observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
     else:
-        observation = _read(sources, interval)
+        observation = _read(sources, interval, since, until)
     diagnosis = judge(
         observation,
         good,
@@ -171,13 +184,18 @@ def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Ob
     return observation, interrupted
 
 
-def _read(names: Sequence[str], interval: float | None) -> Observation:
+def _read(
+    names: Sequence[str], interval: float | None, since: float | None = None, until: float | None = None
+) -> Observation:
     if any(is_url(name) for name in names):
         raise SourceError(
             "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
         )
     evidence = read_files(names, interval)
-    observation = observe(evidence.name, evidence.entries)
+    entries = evidence.entries
+    if since or until:
+        entries = part_of(evidence.name, entries, since or 0.0, until or inf)
+    observation = observe(evidence.name, entries)
     observation.warnings = [*evidence.warnings, *observation.warnings]
     return observation
 
