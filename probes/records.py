@@ -28,6 +28,8 @@ class OpClass(StrEnum):
     COMM = "comm"
     COPY = "copy"
     OTHER = "other"
+    ATTENTION_MIXED = "attention_mixed"
+    """One launch for prefill and decode rows: nothing splits its time."""
 
 
 class DeviceTime(NamedTuple):
@@ -45,6 +47,7 @@ class DeviceTime(NamedTuple):
     comm: int = 0
     copy: int = 0
     other: int = 0
+    attention_mixed: int = 0
 
 
 class BlockCensus(NamedTuple):
