@@ -3,7 +3,8 @@
 A gap runs from one step's tokens to the next ones'. Its time is split into exclusive parts that add up to it:
 
     decode_floor      what the decode share of the step costs by the fitted model a + b*sequences + c*context
-    prefill           co-scheduled first-time prompt tokens: what a mixed step took beyond the floor
+    prefill           first-time prompt tokens: what a mixed step took beyond the floor, and pure prefill steps that ran
+                      between two decode steps while the streams waited (engines that schedule prefill first)
     recompute         the same for tokens computed again after a preemption, split by token count
     off_cpu           time in which the engine's thread had no core, beyond what is usual in pure decode steps
     schedule, prepare, postprocess, idle, lock_wait     the host's parts
@@ -50,6 +51,8 @@ class Gap(NamedTuple):
     booked: float
     """What the step's own figures add up to: more than `seconds` when the engine booked time twice."""
     step: StepRecord
+    waited_for_prefill: bool = False
+    """Pure prefill steps ran in it, while the sequence waited."""
 
 
 class Inseparable(NamedTuple):
@@ -97,8 +100,10 @@ class DecodeModel:
         """Elapsed time of forward and sampling at the usual slowdown."""
         return min(elapsed_seconds(record), self.slowdown * running_seconds(record))
 
-    def context_share(self, record: StepRecord) -> float:
-        """Share of the floor that grows with context."""
+    def context_share(self, record: StepRecord) -> float | None:
+        """Share of the floor that grows with context; None when the contexts are not known."""
+        if record.decode_context_tokens is None:
+            return None
         total = self.fit.predict(_decode_row(record))
         return self.fit.coefficients[2] * record.decode_context_tokens / total if total > 0 else 0.0
 
@@ -135,6 +140,10 @@ class StepAnalysis:
     def stalled_tokens_share(self, factor: float) -> float:
         slow = sum(gap.tokens for gap in self.gaps if gap.seconds >= factor * gap.floor)
         return slow / self.num_gaps if self.gaps else 0.0
+
+    def blocked_gaps(self) -> list[Gap]:
+        """Gaps of streams that waited for pure prefill steps."""
+        return [gap for gap in self.gaps if gap.waited_for_prefill]
 
     def account_between(self, low: float, high: float, q: float) -> Account | None:
         """Mean split of the gaps with low <= seconds <= high."""
@@ -178,7 +187,7 @@ def analyse_steps(steps: Sequence[StepRecord], policy: Policy) -> StepAnalysis:
 
 def elapsed_seconds(record: StepRecord) -> float:
     """Forward and sampling time."""
-    return (record.forward_ns + record.sample_ns) / 1e9
+    return (record.forward_ns + (record.sample_ns or 0)) / 1e9
 
 
 def running_seconds(record: StepRecord) -> float:
@@ -189,7 +198,8 @@ def running_seconds(record: StepRecord) -> float:
 
 
 def _decode_row(record: StepRecord) -> tuple[float, float, float]:
-    return 1.0, float(record.num_decode_seqs), float(record.decode_context_tokens)
+    # Without contexts the column is empty, and the floor is that of the batch alone.
+    return 1.0, float(record.num_decode_seqs), float(record.decode_context_tokens or 0)
 
 
 def _fit_decode(decode: list[StepRecord], policy: Policy) -> DecodeModel | None:
@@ -203,9 +213,16 @@ def _fit_decode(decode: list[StepRecord], policy: Policy) -> DecodeModel | None:
 
 
 def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
+    prefills: list[StepRecord] = []
+    """Pure prefill steps since the last step with decodes."""
     for before, record in pairwise(steps):
         if record.step_id != before.step_id + 1:
+            prefills.clear()
             continue  # lost records: what happened in between is unknown
+        if before.kind is StepKind.PREFILL:
+            prefills.append(before)
+        else:
+            prefills.clear()
         interval = (record.emit_ns - before.emit_ns) / 1e9
         if interval <= 0:
             continue  # two clocks, or a broken record: no time went by that could be split
@@ -218,8 +235,13 @@ def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
         for late_ns in record.late_gaps_ns:
             seconds = late_ns / 1e9
             late = _fitted_into(parts, seconds)
-            late[PARTS.index("preempted" if record.recomputed_tokens else "deferred")] += max(0.0, seconds - interval)
-            yield Gap(seconds, 1, tuple(late), floor, booked, record)
+            left = max(0.0, seconds - interval)
+            waited = 0.0
+            if not record.recomputed_tokens:
+                waited = min(left, sum(elapsed_seconds(step) for step in prefills))
+                late[PARTS.index("prefill")] += waited
+            late[PARTS.index("preempted" if record.recomputed_tokens else "deferred")] += left - waited
+            yield Gap(seconds, 1, tuple(late), floor, booked, record, waited > 0)
 
 
 def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[float]:
@@ -227,19 +249,21 @@ def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[f
     compute, floor = model.compute_seconds(record), model.floor(record)
     decode_part = min(compute, floor)
     excess = compute - decode_part
-    computed = record.prefill_tokens + record.recomputed_tokens
-    prefill = excess * record.prefill_tokens / computed if computed else 0.0
-    recompute = excess * record.recomputed_tokens / computed if computed else 0.0
+    again, computed = record.recomputed_tokens or 0, record.prompt_tokens
+    if computed is None:  # how many is not known, but that there were any
+        again, computed = 0, int(record.kind is not StepKind.DECODE)
+    recompute = excess * again / computed if computed else 0.0
+    prefill = excess - recompute if computed else 0.0
     known = {
         "decode_floor": decode_part,
         "prefill": prefill,
         "recompute": recompute,
         "off_cpu": elapsed_seconds(record) - compute,
-        "schedule": record.schedule_ns / 1e9,
-        "prepare": record.prepare_ns / 1e9,
+        "schedule": (record.schedule_ns or 0) / 1e9,
+        "prepare": (record.prepare_ns or 0) / 1e9,
         "postprocess": (before.end_ns - before.emit_ns) / 1e9,
         "idle": max(0, record.start_ns - before.end_ns) / 1e9,
-        "lock_wait": record.lock_wait_ns / 1e9,
+        "lock_wait": (record.lock_wait_ns or 0) / 1e9,
     }
     return [known.get(name, 0.0) for name in PARTS]
 

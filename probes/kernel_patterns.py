@@ -236,3 +236,29 @@ def op_class(kind: KernelClass, step: StepKind) -> OpClass:
             return OpClass.ATTENTION_DECODE
         return _BY_STEP[step]
     return _ALWAYS.get(kind, OpClass.OTHER)
+
+
+_FA3_TILE = re.compile(r"CollectiveMainloopFwdSm90<\s*\d+,\s*cute::tuple<[^()]*?>\s*,\s*cute::tuple<\s*cute::C<(\d+)>")
+_TRTLLM_PHASE = re.compile(r"fmhaSm\d+.*?(ForGen|Context)")
+
+
+@lru_cache(maxsize=65536)
+def attention_phase(name: str, grid_x: int) -> StepKind | None:
+    """What one attention launch shows of its rows: DECODE when all of them are of one query token, PREFILL when some are
+    of more, None when the name and the grid do not tell. Grid 0: not known.
+
+    FA3 takes a tile of 64 rows only when no sequence has more than 64 rows of queries; FA2's grid.x counts tiles of
+    queries, so that one means short queries; trtllm-gen names its phase.
+    """
+    kind = kernel_class(name)
+    if kind is KernelClass.ATTN_DECODE:
+        return StepKind.DECODE
+    if kind is not KernelClass.ATTN_MIXED:
+        return None  # prefill kernels serve decode rows too
+    if (tile := _FA3_TILE.search(name)) is not None:
+        return StepKind.DECODE if tile[1] == "64" else StepKind.PREFILL
+    if (phase := _TRTLLM_PHASE.search(name)) is not None:
+        return StepKind.DECODE if phase[1] == "ForGen" else StepKind.PREFILL
+    if "flash_fwd_splitkv_kernel" in name and grid_x:
+        return StepKind.DECODE if grid_x == 1 else StepKind.PREFILL
+    return None

@@ -47,15 +47,18 @@ class BandwidthSaturation(Hypothesis):
             source=case.signals.steps_source,
             samples=count,
         )
-        context = median([analysis.model.context_share(record) for record in analysis.decode_steps])
-        argument.say(
-            Stance.FOR if context >= policy.context_share_high else Stance.AGAINST,
-            f"{percent(context)} of a pure decode step grows with context",
-            value=context,
-            unit="share",
-            source=case.signals.steps_source,
-            samples=count,
-        )
+        shares = [analysis.model.context_share(record) for record in analysis.decode_steps]
+        known = [share for share in shares if share is not None]
+        context = median(known) if known else None
+        if context is not None:
+            argument.say(
+                Stance.FOR if context >= policy.context_share_high else Stance.AGAINST,
+                f"{percent(context)} of a pure decode step grows with context",
+                value=context,
+                unit="share",
+                source=case.signals.steps_source,
+                samples=len(known),
+            )
         shifted = self._shift(case, argument)
         usage = self._bandwidth_usage(case, argument)
         if excess is not None and case.itl_moved() and part < policy.negligible_share:
@@ -68,7 +71,11 @@ class BandwidthSaturation(Hypothesis):
             )
             return argument.conclude(Verdict.REFUTED, part)
         far = usage is not None and usage < policy.bandwidth_far_ceiling
-        if shifted is False or far or (shifted is None and flat and context < policy.context_share_high):
+        if (
+            shifted is False
+            or far
+            or (shifted is None and flat and context is not None and context < policy.context_share_high)
+        ):
             return argument.conclude(Verdict.REFUTED, part)
         if shifted is None:
             argument.lacks(
@@ -119,7 +126,9 @@ class BandwidthSaturation(Hypothesis):
         rates = [
             nominal / running_seconds(record)
             for record in case.analysis.decode_steps
-            if running_seconds(record) > 0 and (nominal := read_bytes(StepShape.from_record(record), model)) is not None
+            if running_seconds(record) > 0
+            and (shape := StepShape.from_record(record)) is not None
+            and (nominal := read_bytes(shape, model)) is not None
         ]
         if not rates:
             return None

@@ -24,7 +24,7 @@ class ComputeSaturation(Hypothesis):
 
     def judge(self, case: Case, argument: Argument) -> Judgement:
         policy, steps = case.policy, case.analysis.steps
-        prefills = [record for record in steps if record.prefill_tokens + record.recomputed_tokens > 0]
+        prefills = [record for record in steps if record.prompt_tokens != 0]
         if steps and not prefills:
             argument.say(
                 Stance.AGAINST, "no step of the window computed a prompt token", source=case.signals.steps_source
@@ -41,9 +41,10 @@ class ComputeSaturation(Hypothesis):
         ceilings = DeviceCeilings(flops_per_second=ceiling)
         usages = []
         for record in prefills:
-            usage = statement(StepShape.from_record(record), model, ceilings).compute_utilisation(
-                running_seconds(record)
-            )
+            shape = StepShape.from_record(record)
+            if shape is None:
+                continue
+            usage = statement(shape, model, ceilings).compute_utilisation(running_seconds(record))
             if usage is not None:
                 usages.append(usage)
         if not usages:
