@@ -6,13 +6,14 @@ A gap runs from one step's tokens to the next ones'. Its time is split into excl
     prefill           first-time prompt tokens: what a mixed step took beyond the floor, and pure prefill steps that ran
                       between two decode steps while the streams waited (engines that schedule prefill first)
     recompute         the same for tokens computed again after a preemption, split by token count
+    collective        time in collectives beyond what steps of the kind usually spend there
     off_cpu           time in which the engine's thread had no core, beyond what is usual in pure decode steps
     schedule, prepare, postprocess, idle, lock_wait     the host's parts
     preempted, deferred      steps that went by without this sequence
     other             what nothing above explains (shown, never hidden)
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,6 +26,7 @@ PARTS = (
     "decode_floor",
     "prefill",
     "recompute",
+    "collective",
     "off_cpu",
     "schedule",
     "prepare",
@@ -92,6 +94,8 @@ class DecodeModel:
     fit: LinearFit
     slowdown: float
     basis: str
+    usual_comm: Mapping[StepKind, float]
+    """Median ns of collectives by kind of step; 0 where none runs, or device time is not split."""
 
     def floor(self, record: StepRecord) -> float:
         return self.slowdown * self.fit.predict(_decode_row(record))
@@ -99,6 +103,11 @@ class DecodeModel:
     def compute_seconds(self, record: StepRecord) -> float:
         """Elapsed time of forward and sampling at the usual slowdown."""
         return min(elapsed_seconds(record), self.slowdown * running_seconds(record))
+
+    def late_comm_seconds(self, record: StepRecord) -> float:
+        """What collectives took beyond the usual."""
+        device = record.device_ns
+        return 0.0 if device is None else max(0.0, device.comm - self.usual_comm.get(record.kind, 0.0)) / 1e9
 
     def context_share(self, record: StepRecord) -> float | None:
         """Share of the floor that grows with context; None when the contexts are not known."""
@@ -180,7 +189,7 @@ def analyse_steps(steps: Sequence[StepRecord], policy: Policy) -> StepAnalysis:
     """O(steps). Without enough pure decode steps there is no model, and no gap is split."""
     decode = [record for record in steps if record.kind is StepKind.DECODE]
     mixed = [record for record in steps if record.kind is StepKind.MIXED]
-    model = _fit_decode(decode, policy)
+    model = _fit_decode(decode, _usual_comm(steps), policy)
     gaps = list(_gaps(steps, model)) if model is not None else []
     return StepAnalysis(tuple(steps), decode, mixed, model, gaps)
 
@@ -202,14 +211,22 @@ def _decode_row(record: StepRecord) -> tuple[float, float, float]:
     return 1.0, float(record.num_decode_seqs), float(record.decode_context_tokens or 0)
 
 
-def _fit_decode(decode: list[StepRecord], policy: Policy) -> DecodeModel | None:
+def _usual_comm(steps: Sequence[StepRecord]) -> dict[StepKind, float]:
+    times: dict[StepKind, list[float]] = {}
+    for record in steps:
+        if record.device_ns is not None:
+            times.setdefault(record.kind, []).append(float(record.device_ns.comm))
+    return {kind: median(found) for kind, found in times.items()}
+
+
+def _fit_decode(decode: list[StepRecord], usual_comm: Mapping[StepKind, float], policy: Policy) -> DecodeModel | None:
     if len(decode) < policy.min_decode_steps:
         return None
     stride = -(-len(decode) // _MAX_FIT_ROWS)
     sample = decode[::stride]
     fit = robust_fit([_decode_row(record) for record in sample], [running_seconds(record) for record in sample])
     ratios = [elapsed_seconds(record) / running for record in sample if (running := running_seconds(record)) > 0]
-    return DecodeModel(fit, median(ratios) if ratios else 1.0, "fitted")
+    return DecodeModel(fit, median(ratios) if ratios else 1.0, "fitted", usual_comm)
 
 
 def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
@@ -248,7 +265,8 @@ def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[f
     """What the records book of the time between two emissions, in the order of PARTS."""
     compute, floor = model.compute_seconds(record), model.floor(record)
     decode_part = min(compute, floor)
-    excess = compute - decode_part
+    collective = min(compute - decode_part, model.late_comm_seconds(record))
+    excess = compute - decode_part - collective
     again, computed = record.recomputed_tokens or 0, record.prompt_tokens
     if computed is None:  # how many is not known, but that there were any
         again, computed = 0, int(record.kind is not StepKind.DECODE)
@@ -258,6 +276,7 @@ def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[f
         "decode_floor": decode_part,
         "prefill": prefill,
         "recompute": recompute,
+        "collective": collective,
         "off_cpu": elapsed_seconds(record) - compute,
         "schedule": (record.schedule_ns or 0) / 1e9,
         "prepare": (record.prepare_ns or 0) / 1e9,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from diagnose.errors import SourceError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
+from diagnose.kernel_profile import KernelProfile
 from probes.recording import Entry
 from probes.records import StepRecord
 from probes.wire import StepsHeader, decode_steps
@@ -48,6 +49,8 @@ class Observation:
     """Of the newest engine; empty where it states no clocks."""
     events: list[Event] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    profiles: list[KernelProfile] = field(default_factory=list)
+    """Traces, one per process that was profiled; whether they are complete is not judged yet."""
 
     @property
     def length_seconds(self) -> float | None:

@@ -141,6 +141,27 @@ class Policy:
     matched_hit_rate: float = 0.05
     """Five points of hit rate: at 50 % that is a tenth of the prompt tokens left to compute, the tolerance of arrivals."""
 
+    profile_unclassified_share: float = 0.10
+    """A profile with more than a tenth of its device time in kernels of unknown names may hide any cause there."""
+
+    profile_lost_share: float = 0.01
+    """One launch in a hundred without its kernel: a layer has about ten, so that every tenth layer would lack one."""
+
+    profile_odd_steps_share: float = 0.05
+    """Steps with fewer KV writes than layers, or without kernels: beyond the cut ones at the edges, one in twenty is a defect."""
+
+    profile_unattached_share: float = 0.10
+    """Device time outside of every step: more than a tenth and the steps are not what ran."""
+
+    profile_kernels_per_layer: int = 4
+    """A layer takes at least two matrix products, attention and a KV write, however much is fused; fewer are missing."""
+
+    comm_share_high: float = 0.20
+    """Collectives hold the device noticeably from a fifth of its time: over NVLink a tuned group stays under a tenth."""
+
+    rank_skew_share: float = 0.10
+    """Ranks wait for the slowest one from a tenth of the step: what balancing the ranks would win."""
+
     comparison_block_seconds: float = 5.0
     """Blocks longer than the stalls in them, so that a stall's gaps stay together; blocks, not gaps, are independent."""
 

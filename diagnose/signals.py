@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from diagnose.kernel_profile import KernelProfile
 from diagnose.stats import Bounds, bucket_quantile
 from probes.records import StepRecord
 
@@ -137,6 +138,10 @@ class Signals:
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""
+    is_traced: bool = False
+    """A profiler's trace is among the sources, complete or not."""
+    profiles: tuple[KernelProfile, ...] = ()
+    """Complete ones, by rank."""
     restarted: bool = False
     running_before_restart: float = 0.0
 

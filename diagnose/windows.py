@@ -18,7 +18,7 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
     A target that went away after its first answer needs no window: that it is gone is evidence enough.
     """
     gone = any(event.kind == "gone" for event in observation.events)
-    if len(observation.scrapes) < 2 and not observation.steps and not gone:
+    if len(observation.scrapes) < 2 and not observation.steps and not observation.profiles and not gone:
         raise NotEnough(
             f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
             "Give a second file, a recording, or watch the live target"

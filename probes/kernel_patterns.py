@@ -8,7 +8,7 @@ with template arguments; AMD kernels are not covered.
 
 import re
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from probes.records import OpClass, StepKind
 
@@ -181,7 +181,12 @@ PATTERNS: tuple[tuple[KernelClass, str], ...] = (
 )
 """Class and the regular expression that puts a name into it."""
 
-_COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in PATTERNS)
+
+@cache
+def _compiled() -> tuple[tuple[KernelClass, re.Pattern[str]], ...]:
+    """On first use: most of what imports this module reads no trace."""
+    return tuple((kind, re.compile(pattern)) for kind, pattern in PATTERNS)
+
 
 _ALWAYS = {
     KernelClass.MEMCPY: OpClass.COPY,
@@ -218,7 +223,7 @@ _BY_STEP = {
 @lru_cache(maxsize=65536)
 def kernel_class(name: str) -> KernelClass:
     """`UNCLASSIFIED` when no pattern knows the name."""
-    for kind, pattern in _COMPILED:
+    for kind, pattern in _compiled():
         if pattern.search(name):
             return kind
     return KernelClass.UNCLASSIFIED

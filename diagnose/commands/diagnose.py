@@ -9,14 +9,16 @@ import click
 
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
 from diagnose.commands.params import Duration, Slo, is_url
-from diagnose.commands.progress import watch_progress
+from diagnose.commands.progress import reading_progress, watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.dialects.registry import recognise
 from diagnose.dialects.stallscope import STALLSCOPE
+from diagnose.dialects.trace import TRACE
 from diagnose.errors import SourceError
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
+from diagnose.profiles import use_profiles
 from diagnose.signals import Signals
 from diagnose.slo import Objective
 from diagnose.sources.files import read_files
@@ -66,13 +68,15 @@ def diagnose_command(
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
     SOURCES are one live target (http://host:port), or files of one target: a recording made by `stallscope record`, the answer
-    of /debug/steps, or two or more scrapes of /metrics in time order (`-` is standard input).
+    of /debug/steps, a torch profiler's trace (.json or .json.gz, one per rank), or two or more scrapes of /metrics in time
+    order (`-` is standard input).
 
     \b
     stallscope diagnose http://127.0.0.1:8000 --window 20s
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
+    stallscope diagnose rank0.trace.json.gz rank1.trace.json.gz
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
     4 hard failure; 130 interrupted while watching, after a report of what was seen until then.
@@ -86,12 +90,12 @@ def diagnose_command(
             "one live target at a time, and no files beside it; give files of a good time with --baseline"
         )
     # Read first: a wrong file should not cost a watch.
-    good = _read(baseline, interval) if baseline else None
+    good = _read(baseline, interval, quiet=quiet) if baseline else None
     interrupted = False
     if live:
         observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
     else:
-        observation = _read(sources, interval)
+        observation = _read(sources, interval, quiet=quiet)
     diagnosis = judge(observation, good, objectives, is_live=bool(live), target=observation.target, policy=policy)
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
     sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
@@ -131,13 +135,14 @@ def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Ob
     return observation, interrupted
 
 
-def _read(names: Sequence[str], interval: float | None) -> Observation:
+def _read(names: Sequence[str], interval: float | None, *, quiet: bool) -> Observation:
     if any(is_url(name) for name in names):
         raise SourceError(
             "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
         )
-    evidence = read_files(names, interval)
+    evidence = read_files(names, interval, lambda name: reading_progress(f"reading {name}", quiet=quiet))
     observation = observe(evidence.name, evidence.entries)
+    observation.profiles = evidence.profiles
     observation.warnings = [*evidence.warnings, *observation.warnings]
     return observation
 
@@ -169,6 +174,8 @@ def judge(
 def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
     """And what limits them."""
     # Step records alone can only come from our engine.
-    dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else STALLSCOPE
+    alone = TRACE if observation.profiles and not observation.steps else STALLSCOPE
+    dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else alone
     signals = build_signals(observation, dialect)
-    return signals, [*observation.warnings, *limit_to_trusted(observation, signals, policy)]
+    limits = [*limit_to_trusted(observation, signals, policy), *use_profiles(observation, signals, policy)]
+    return signals, [*observation.warnings, *limits]

@@ -5,6 +5,7 @@ from diagnose.hypotheses.bandwidth_saturation import BandwidthSaturation
 from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.cache_prefix_broken import CachePrefixBroken
 from diagnose.hypotheses.cache_thrashing import CacheThrashing
+from diagnose.hypotheses.collective_stall import CollectiveStall
 from diagnose.hypotheses.compute_saturation import ComputeSaturation
 from diagnose.hypotheses.engine_hung import EngineHung
 from diagnose.hypotheses.expected_reservation import ExpectedReservation
@@ -33,11 +34,11 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     KvLeak(),
     ComputeSaturation(),
     CachePrefixBroken(),
+    CollectiveStall(),
 )
 
 NOT_CHECKED: tuple[str, ...] = (
     "frontend_bottleneck",
-    "collective_stall",
     "replica_imbalance",
     "transfer_stall",
     "speculation_loss",

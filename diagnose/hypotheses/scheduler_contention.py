@@ -1,6 +1,7 @@
 from diagnose.account import HOST_PARTS
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
+from diagnose.kernel_profile import late_launch_share
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -32,12 +33,13 @@ class SchedulerContention(Hypothesis):
         argument.say(
             Stance.FOR if share >= policy.host_share_high else Stance.AGAINST,
             f"host work holds {percent(share)} of the gaps: "
-            + ", ".join(f"{name} {seconds(account.parts[name])}" for name in HOST_PARTS),
+            + ", ".join(f"{name} {seconds(account.parts[name])}" for name in _measured(case)),
             value=share,
             unit="share",
             source=case.signals.steps_source,
             samples=case.analysis.num_gaps,
         )
+        self._late_launches(case, argument)
         if not case.itl_moved():
             return argument.conclude(Verdict.SUPPORTED if share >= policy.host_share_high else Verdict.REFUTED, part)
         argument.say(
@@ -59,6 +61,20 @@ class SchedulerContention(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _late_launches(self, case: Case, argument: Argument) -> None:
+        """Of a trace: whether the device ran dry before the host launched, or waited for work that was launched already."""
+        share = late_launch_share(case.signals.profiles[0]) if case.signals.profiles else None
+        if share is None:
+            return
+        argument.say(
+            Stance.FOR if share >= case.policy.dominant_share else Stance.CONTEXT,
+            f"for {percent(share)} of the device's idle time between steps the next step had not been launched yet",
+            value=share,
+            unit="share",
+            source=case.signals.profiles[0].name,
+            samples=len(case.signals.profiles[0].steps),
+        )
 
     def _judge_histograms(self, case: Case, argument: Argument) -> Judgement:
         """Without step records: mean schedule time and lock wait against mean step time."""
@@ -90,3 +106,9 @@ class SchedulerContention(Hypothesis):
             "step records", "the histograms leave out batch preparation and device idle", command_records(case)
         )
         return argument.conclude(Verdict.UNDETERMINED, share)
+
+
+def _measured(case: Case) -> list[str]:
+    """The host's parts that the steps show; what they do not lies in `idle`, the time between two steps."""
+    steps = case.analysis.steps
+    return [name for name in HOST_PARTS if name == "idle" or any(getattr(r, f"{name}_ns") is not None for r in steps)]

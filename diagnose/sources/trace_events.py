@@ -15,16 +15,14 @@ from typing import IO, Any
 import msgspec
 
 from diagnose.errors import SourceError
+from diagnose.sources.trace_head import EVENTS_ARRAY, GZIP
 from diagnose.units import printable
 
 _CHUNK_BYTES = 1 << 20
 _MAX_EVENT_BYTES = 16 << 20
 """Longer than any event: what is not one by then is not JSON."""
-_HEAD_BYTES = 64 << 10
-_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*\{\s*"')
 _GAP = re.compile(r"[\s,]*")
-_GZIP = b"\x1f\x8b"
 
 
 class Args(msgspec.Struct, gc=False):
@@ -50,19 +48,6 @@ _BATCH = msgspec.json.Decoder(list[TraceEvent])
 _SCAN = json.JSONDecoder().raw_decode
 
 
-def is_trace(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a Chrome trace. A gzip one is unpacked as far as `head` goes."""
-    if head.startswith(_GZIP):
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
-        except zlib.error:
-            return False
-    text = head.lstrip()
-    if text.startswith(b"{"):
-        return _ARRAY.search(text) is not None or b'"baseTimeNanoseconds"' in text or b'"deviceProperties"' in text
-    return text.startswith(b"[") and re.match(rb'\[\s*\{[^{}]*"ph"\s*:', text) is not None
-
-
 class TraceFile:
     """Iterate once; `header`, `is_cut_off` and `num_unreadable` are final after that."""
 
@@ -85,7 +70,7 @@ class TraceFile:
             self._size = max(1, self._path.stat().st_size)
             with self._path.open("rb") as raw:
                 self._read_bytes = raw.tell
-                zipped = raw.read(2) == _GZIP
+                zipped = raw.read(2) == GZIP
                 raw.seek(0)
                 if zipped:
                     with gzip.open(raw) as stream:
@@ -126,7 +111,7 @@ class TraceFile:
         buffer = source.read()
         if buffer.lstrip().startswith(b"["):
             return buffer.lstrip()[1:]
-        while (found := _ARRAY.search(buffer)) is None:
+        while (found := EVENTS_ARRAY.search(buffer)) is None:
             more = source.read()
             if not more or len(buffer) > _MAX_EVENT_BYTES:
                 raise SourceError(f"{self._path}: not a trace: it holds no array traceEvents")

@@ -9,7 +9,7 @@ from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.observation import Event, Observation
 from diagnose.signals import Signals
 from diagnose.slo import parse_slo
-from probes.records import BlockCensus
+from probes.records import BlockCensus, DeviceTime
 from tests.builders import Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
 
 TARGET = "http://127.0.0.1:8000"
@@ -86,6 +86,18 @@ def exhaustion(**over: Any) -> Observation:
 
 def slow_host(**over: Any) -> Observation:
     return watch(make_steps(300, machine=Machine(schedule_us=6000, lock_us=2000)), **over)
+
+
+def late_collectives(**over: Any) -> Observation:
+    """Every eighth step waits 40 ms for another rank, in a kernel that spins."""
+    steps = make_steps(300, lambda i: replace(varied(i), disturbed_us=40_000 if i % 8 == 7 else 0))
+    timed = [
+        record._replace(
+            device_ns=DeviceTime(gemm=5_000_000, comm=40_500_000 if i % 8 == 7 else 500_000), forward_cpu_ns=None
+        )
+        for i, record in enumerate(steps)
+    ]
+    return watch(timed, **over)
 
 
 def queue(**over: Any) -> Observation:

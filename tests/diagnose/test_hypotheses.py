@@ -12,7 +12,7 @@ from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.observation import Event
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
-from probes.records import BlockCensus
+from probes.records import BlockCensus, DeviceTime
 from tests.builders import Machine, make_signals, make_steps, varied, watch, with_prefill
 from tests.diagnose import cases
 from tests.diagnose.cases import finding, look, texts, verdict
@@ -41,6 +41,7 @@ FIRES: dict[str, Callable[[], Diagnosis]] = {
     "kv_leak": lambda: look(cases.leaked()),
     "compute_saturation": cases.saturated_units,
     "cache_prefix_broken": lambda: cases.prefix(hits=1000, before=6000),
+    "collective_stall": lambda: look(cases.late_collectives()),
     "hard_failure": lambda: look(cases.quiet(), events=(Event(0, "gone", "the target is gone: refused"),)),
 }
 
@@ -54,10 +55,20 @@ def test_fires(name):
     assert judgement.missing == ()
 
 
+QUIET: dict[str, Callable[[], Diagnosis]] = {
+    "collective_stall": lambda: look(watch(make_steps(300, device_ns=DeviceTime(gemm=95, comm=5)))),
+}
+"""Of causes that need more than an ordinary engine to occur at all."""
+
+
+def healthy() -> Diagnosis:
+    return look(cases.quiet(ttft=0.2, queue=0.001), cases.quiet())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_stays_quiet(name):
     """A healthy engine with a baseline, a few requests and memory to spare: nothing is left open either."""
-    diagnosis = look(cases.quiet(ttft=0.2, queue=0.001), cases.quiet())
+    diagnosis = QUIET.get(name, healthy)()
     assert verdict(diagnosis, name) == "refuted", texts(diagnosis, name)
     assert any(item.stance is Stance.AGAINST for item in finding(diagnosis, name).judgement.evidence)
 
