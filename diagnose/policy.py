@@ -162,6 +162,18 @@ class Policy:
     rank_skew_share: float = 0.10
     """Ranks wait for the slowest one from a tenth of the step: what balancing the ranks would win."""
 
+    frontend_busy_share: float = 0.80
+    """A thread is busy from four fifths of a core: beyond it a queue before it grows fast, as before any server."""
+
+    frontend_free_share: float = 0.50
+    """A thread that is on a core for under half of the time can still serve twice as much."""
+
+    engine_starved_share: float = 0.30
+    """The engine's loop starves noticeably when it waits for input for three tenths of the time."""
+
+    host_delay_high: float = 0.10
+    """Threads that wait for a core for a tenth of the time share the machine with too many others."""
+
     comparison_block_seconds: float = 5.0
     """Blocks longer than the stalls in them, so that a stall's gaps stay together; blocks, not gaps, are independent."""
 
@@ -202,6 +214,7 @@ ORDERED = (
     ("bandwidth_far_ceiling", "bandwidth_near_ceiling"),
     ("compute_far_ceiling", "compute_near_ceiling"),
     ("thrash_negligible_share", "thrash_ghost_share"),
+    ("frontend_free_share", "frontend_busy_share"),
     ("pool_low", "pool_well_below"),
     ("pool_well_below", "pool_exhausted"),
     ("queue_small", "queue_dominates"),

@@ -6,6 +6,7 @@ from math import inf
 
 from diagnose.kernel_profile import KernelProfile
 from diagnose.stats import Bounds, bucket_quantile
+from probes.host_profile import HostProfile
 from probes.records import StepRecord
 
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
@@ -42,6 +43,8 @@ GAUGES = (
     "bandwidth_ceiling",
     "flops_ceiling",
     "start_time",
+    "host_delay_share",
+    "host_gil_held_share",
 )
 HISTOGRAMS = (
     "inter_token_latency",
@@ -138,6 +141,8 @@ class Signals:
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""
+    host: HostProfile | None = None
+    """What the server's threads did on their machine."""
     is_traced: bool = False
     """A profiler's trace is among the sources, complete or not."""
     profiles: tuple[KernelProfile, ...] = ()

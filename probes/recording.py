@@ -3,6 +3,7 @@
     {"stallscope_recording":1,"target":"http://host:8000","started_unix":...}
     {"t":<unix s>,"kind":"exposition","body":"..."}        the text of /metrics
     {"t":...,"kind":"steps","body":"..."}                  the answer of /debug/steps
+    {"t":...,"kind":"host","body":"..."}                   what the host probe measured of its threads
     {"t":...,"kind":"event","event":"unreachable","body":"why"}
 
 Append-only; a line is written whole and flushed. A torn tail (power cut, SIGKILL, full disk) is cut off and reported;
@@ -25,7 +26,7 @@ RECORDING_SCHEMA = 1
 class Entry:
     unix: float
     kind: str
-    """exposition, steps or event."""
+    """exposition, steps, host or event."""
     body: str
     event: str | None = None
 

@@ -1,6 +1,7 @@
 """`stallscope diagnose`."""
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -8,13 +9,13 @@ from typing import NoReturn
 import click
 
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import Duration, Slo, is_url
+from diagnose.commands.params import Duration, Pid, Slo, is_url
 from diagnose.commands.progress import reading_progress, watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
+from diagnose.dialects.bare import HOST, TRACE
 from diagnose.dialects.registry import recognise
 from diagnose.dialects.stallscope import STALLSCOPE
-from diagnose.dialects.trace import TRACE
 from diagnose.errors import SourceError
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
@@ -28,12 +29,15 @@ INTERRUPTED = 130
 
 
 @click.command("diagnose")
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1)
 @click.option("--window", type=Duration(), default="20s", show_default=True, help="How long to watch a live target.")
 @click.option(
     "--interval",
     type=Duration(),
     help="Time between scrapes of a live target [default: 1s]; for exposition files without a time, the time between them.",
+)
+@click.option(
+    "--pid", type=Pid(), help="Of the server on this machine: look at its threads too (py-spy: stallscope[host])."
 )
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
@@ -56,6 +60,7 @@ def diagnose_command(
     sources: tuple[str, ...],
     window: float,
     interval: float | None,
+    pid: int | None,
     baseline: tuple[str, ...],
     objectives: tuple[Objective, ...],
     policy_file: Path | None,
@@ -76,6 +81,7 @@ def diagnose_command(
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
+    stallscope diagnose http://127.0.0.1:8000 --pid 4242
     stallscope diagnose rank0.trace.json.gz rank1.trace.json.gz
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
@@ -89,14 +95,22 @@ def diagnose_command(
         raise SourceError(
             "one live target at a time, and no files beside it; give files of a good time with --baseline"
         )
+    if not sources and pid is None:
+        raise click.UsageError("name what to diagnose: http://HOST:PORT, files, or --pid PID")
+    if pid is not None and sources and not live:
+        raise SourceError("--pid looks at a running server: give its URL, or no source at all")
     # Read first: a wrong file should not cost a watch.
     good = _read(baseline, interval, quiet=quiet) if baseline else None
     interrupted = False
     if live:
-        observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
+        observation, interrupted = _watch(live[0], window, interval or 1.0, pid, quiet=quiet)
+    elif pid is not None:
+        observation = _watch_process(pid, window, quiet=quiet)
     else:
         observation = _read(sources, interval, quiet=quiet)
-    diagnosis = judge(observation, good, objectives, is_live=bool(live), target=observation.target, policy=policy)
+    diagnosis = judge(
+        observation, good, objectives, is_live=not sources or bool(live), target=observation.target, policy=policy
+    )
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
     sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
 
@@ -109,24 +123,44 @@ def _policy(path: Path | None) -> Policy:
     return read_policy(path)
 
 
-def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Observation, bool]:
+def _watch_process(pid: int, window: float, *, quiet: bool) -> Observation:
+    """For a server that has no page to read."""
+    from diagnose.commands.host import host_probe, pass_time
+
+    with (
+        host_probe(pid, window, time.time) as look,
+        watch_progress(f"watching process {pid}", window, quiet=quiet) as on_progress,
+    ):
+        pass_time(window, on_progress)
+        seen = look()
+    assert seen is not None
+    return observe(f"process {pid}", [seen])
+
+
+def _watch(url: str, window: float, interval: float, pid: int | None, *, quiet: bool) -> tuple[Observation, bool]:
     """What was seen, and whether the watch was interrupted. An interruption that leaves nothing to judge goes on upwards."""
     # Not at the top: a diagnosis of files should not pay for an HTTP client, half of the command's time.
+    from diagnose.commands.host import host_probe
     from diagnose.sources.clock import SystemClock
     from diagnose.sources.http import Endpoint
     from diagnose.sources.live import Watch
 
     endpoint = Endpoint(url)
     interrupted = False
-    with watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress:
-        watch = Watch(endpoint, SystemClock(), on_progress=on_progress)
+    clock = SystemClock()
+    with (
+        host_probe(pid, window, clock.unix) as look,
+        watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress,
+    ):
+        watch = Watch(endpoint, clock, on_progress=on_progress)
         try:
             watch.run(window, interval)
         except KeyboardInterrupt:
             if watch.num_pages < 2:
                 raise
             interrupted = True
-    observation = observe(endpoint.url, watch.entries)
+        seen = look()
+    observation = observe(endpoint.url, watch.entries if seen is None else [*watch.entries, seen])
     if interrupted:
         watched = observation.length_seconds or 0.0
         observation.warnings.insert(
@@ -174,7 +208,7 @@ def judge(
 def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
     """And what limits them."""
     # Step records alone can only come from our engine.
-    alone = TRACE if observation.profiles and not observation.steps else STALLSCOPE
+    alone = STALLSCOPE if observation.steps else TRACE if observation.profiles else HOST
     dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else alone
     signals = build_signals(observation, dialect)
     limits = [*limit_to_trusted(observation, signals, policy), *use_profiles(observation, signals, policy)]

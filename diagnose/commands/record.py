@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from diagnose.commands.params import Duration
+from diagnose.commands.host import host_probe
+from diagnose.commands.params import Duration, Pid
 from diagnose.commands.progress import watch_progress
 from diagnose.errors import ExitCode, SourceError
 from diagnose.sources.clock import SystemClock
@@ -19,9 +20,10 @@ from probes.recording import Entry, RecordingWriter
 @click.argument("target")
 @click.option("--for", "seconds", type=Duration(), default="30s", show_default=True, help="How long to record.")
 @click.option("--interval", type=Duration(), default="1s", show_default=True, help="Time between scrapes.")
+@click.option("--pid", type=Pid(), help="Of the server on this machine: record what its threads do as well.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The recording.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
-def record_command(target: str, seconds: float, interval: float, output: Path, quiet: bool) -> None:
+def record_command(target: str, seconds: float, interval: float, pid: int | None, output: Path, quiet: bool) -> None:
     """Record what TARGET answers, raw, for `stallscope diagnose FILE` and `--baseline FILE`.
 
     \b
@@ -35,7 +37,7 @@ def record_command(target: str, seconds: float, interval: float, output: Path, q
     first_page(endpoint)
     try:
         with RecordingWriter(output, endpoint.url, time.time()) as writer:
-            count, gone = _record(endpoint, writer, seconds, interval, quiet)
+            count, gone = _record(endpoint, writer, seconds, interval, pid, quiet=quiet)
     except OSError as error:
         raise SourceError(f"{output}: cannot be written: {error.strerror or error}") from None
     size = output.stat().st_size
@@ -46,10 +48,17 @@ def record_command(target: str, seconds: float, interval: float, output: Path, q
 
 
 def _record(
-    endpoint: Endpoint, writer: RecordingWriter, seconds: float, interval: float, quiet: bool
+    endpoint: Endpoint, writer: RecordingWriter, seconds: float, interval: float, pid: int | None, *, quiet: bool
 ) -> tuple[int, str | None]:
-    with watch_progress(f"recording {endpoint.url}", seconds, quiet=quiet) as on_progress:
-        watch = Watch(endpoint, SystemClock(), on_entry=writer.write, on_progress=on_progress)
+    clock = SystemClock()
+    with (
+        host_probe(pid, seconds, clock.unix) as look,
+        watch_progress(f"recording {endpoint.url}", seconds, quiet=quiet) as on_progress,
+    ):
+        watch = Watch(endpoint, clock, on_entry=writer.write, on_progress=on_progress)
         entries: list[Entry] = watch.run(seconds, interval)
+        seen = look()
+    if seen is not None:
+        writer.write(seen)
     gone = next((entry.body for entry in entries if entry.event == "gone"), None)
     return len(entries), gone

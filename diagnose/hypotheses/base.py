@@ -47,3 +47,8 @@ def command_trace(case: Case) -> str:
         f"curl -X POST {case.address}/start_profile; sleep 5; curl -X POST {case.address}/stop_profile   "
         "# then stallscope diagnose TRACE..."
     )
+
+
+def command_host(case: Case) -> str:
+    """How to look at the server's threads: on its own machine, by its process id."""
+    return f"stallscope diagnose {case.address} --pid PID   # on the server's machine, with stallscope[host]"

@@ -9,6 +9,7 @@ from diagnose.hypotheses.collective_stall import CollectiveStall
 from diagnose.hypotheses.compute_saturation import ComputeSaturation
 from diagnose.hypotheses.engine_hung import EngineHung
 from diagnose.hypotheses.expected_reservation import ExpectedReservation
+from diagnose.hypotheses.frontend_bottleneck import FrontendBottleneck
 from diagnose.hypotheses.hard_failure import HardFailure
 from diagnose.hypotheses.kv_exhaustion import KvExhaustion
 from diagnose.hypotheses.kv_leak import KvLeak
@@ -35,10 +36,10 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     ComputeSaturation(),
     CachePrefixBroken(),
     CollectiveStall(),
+    FrontendBottleneck(),
 )
 
 NOT_CHECKED: tuple[str, ...] = (
-    "frontend_bottleneck",
     "replica_imbalance",
     "transfer_stall",
     "speculation_loss",
