@@ -1,7 +1,8 @@
 """What a thread of a serving engine is doing, from its Python stack, by ordered patterns: vLLM, SGLang and ours.
 
 A stack is read from its innermost frame outwards, and the first frame that any pattern knows decides: JSON encoding inside
-a request handler is serialising, a lock waited for inside the scheduler is waiting. Frames are written `function (file:line)`.
+a request handler is serialising, a lock waited for inside the scheduler is waiting. Frames are written
+`function (file:line)`, the function qualified by its class from Python 3.11 on.
 """
 
 import re
@@ -35,10 +36,10 @@ class Role(StrEnum):
 ACTIVITIES: tuple[tuple[Activity, str], ...] = (
     (
         Activity.WAITING,
-        r"^(wait|_wait_for_tstate_lock|acquire|select|poll|epoll|sleep|join|recv\w*|_recv\w*|accept|"
+        r"\b(wait|_wait_for_tstate_lock|acquire|select|poll|epoll|sleep|join|recv\w*|_recv\w*|accept|"
         r"get|_poll|dequeue|acquire_read|wait_for_work) \((threading|selectors|queue|socket|subprocess|"
         r"multiprocessing/\w+|zmq/[\w/]+|concurrent/[\w/]+|asyncio/[\w/]+|"
-        r"[\w/]*shm_broadcast|[\w/]*message_queue)(\.\w+)?:|^(select|poll|sleep) \(|^recv\w* \(zmq",
+        r"[\w/]*shm_broadcast|[\w/]*message_queue)(\.\w+)?:|\b(select|poll|sleep) \(|\brecv\w* \(zmq",
     ),
     (
         Activity.DETOKENISING,
@@ -52,7 +53,7 @@ ACTIVITIES: tuple[tuple[Activity, str], ...] = (
     (
         Activity.SERIALISING,
         r"\((json/|msgspec/|msgpack|pickle|cloudpickle|pydantic|orjson|ujson|multiprocessing/reduction|zmq/utils/json)|"
-        r"serial_utils\.py|serialization\.py|model_dump|^(dumps|loads|encode|decode) \(|send_pyobj|recv_pyobj|sse\.py",
+        r"serial_utils\.py|serialization\.py|model_dump|\b(dumps|loads|encode|decode) \(|send_pyobj|recv_pyobj|sse\.py",
     ),
     (
         Activity.SAMPLING,
@@ -66,7 +67,7 @@ ACTIVITIES: tuple[tuple[Activity, str], ...] = (
     (
         Activity.SCHEDULING,
         r"core/sched/|/scheduler\w*\.py|schedule_batch\.py|schedule_policy\.py|kv_cache_manager|block_pool|kv_cache_utils|"
-        r"radix_cache|mem_cache/|prefix_cache|prefix_index|radix_index|^schedule\w* \(|get_next_batch_to_run|"
+        r"radix_cache|mem_cache/|prefix_cache|prefix_index|radix_index|\bschedule\w* \(|get_next_batch_to_run|"
         r"engine/(core|scheduler|admission|waiting|forks|ghost_list)\.py",
     ),
     (

@@ -42,6 +42,7 @@ FIRES: dict[str, Callable[[], Diagnosis]] = {
     "compute_saturation": cases.saturated_units,
     "cache_prefix_broken": lambda: cases.prefix(hits=1000, before=6000),
     "collective_stall": lambda: look(cases.late_collectives()),
+    "frontend_bottleneck": lambda: look(cases.looked_at(cases.host(frontend=0.97, starved=0.6))),
     "hard_failure": lambda: look(cases.quiet(), events=(Event(0, "gone", "the target is gone: refused"),)),
 }
 
@@ -57,6 +58,7 @@ def test_fires(name):
 
 QUIET: dict[str, Callable[[], Diagnosis]] = {
     "collective_stall": lambda: look(watch(make_steps(300, device_ns=DeviceTime(gemm=95, comm=5)))),
+    "frontend_bottleneck": lambda: look(cases.looked_at(cases.host())),
 }
 """Of causes that need more than an ordinary engine to occur at all."""
 

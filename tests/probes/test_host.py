@@ -202,6 +202,8 @@ def test_what_is_no_folded_line_is_left_out(text):
         (["forward (vllm/v1/sample/sampler.py:40)"], "sampling"),
         (["step (engine/core.py:1)", "wait (threading.py:324)"], "waiting"),
         (["run_busy_loop (vllm/v1/engine/core.py:9)", "get (queue.py:180)", "wait (threading.py:320)"], "waiting"),
+        (["Loop.run (engine/loop.py:1)", "Condition.wait (threading.py:324)"], "waiting"),
+        (["Scheduler.schedule (mine/policy.py:4)"], "scheduling"),
         (["run (asyncio/base_events.py:1)", "select (selectors.py:468)"], "waiting"),
         (["handle (starlette/routing.py:1)"], "serving"),
         (["<module> (my.py:1)"], "other"),
