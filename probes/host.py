@@ -2,7 +2,7 @@
 
 Two sources for one window. Linux counts for every thread the time on a core and the time it waited for one. py-spy, where it is
 installed (`stallscope[host]`), samples the Python stacks: half of the window all threads, the other half those that hold
-the interpreter lock. It stops the process for a fraction of a millisecond per sample.
+the interpreter lock. It reads the process without stopping it, so that now and then a stack is torn and left out.
 """
 
 import re
@@ -91,7 +91,7 @@ class HostProbe:
         """One run of py-spy, ended after `seconds` by the signal that makes it write what it has."""
         with tempfile.TemporaryDirectory(prefix="stallscope-") as folder:
             output = Path(folder) / "stacks"
-            command = [py_spy, "record", "--format", "raw", "--threads", "--subprocesses", which]
+            command = [py_spy, "record", "--format", "raw", "--threads", "--subprocesses", "--nonblocking", which]
             command += ["--rate", str(SAMPLES_PER_SECOND), "--pid", str(self._pid), "--output", str(output)]
             # A session of its own: an interrupt at the keyboard is for us, who then end it in order.
             process = subprocess.Popen(  # noqa: S603 - a fixed command and a number

@@ -14,7 +14,7 @@ from diagnose.kernel_profile import KernelProfile, ProfiledStep
 from diagnose.sources.trace_events import TraceEvent, TraceFile, device_of, rank_of
 from diagnose.sources.trace_head import is_trace
 from diagnose.units import printable
-from probes.kernel_patterns import KernelClass, attention_phase, kernel_class
+from probes.kernel_patterns import ATTENTION, KernelClass, attention_phase, kernel_class
 from probes.records import StepKind
 from probes.step_spans import StepSpan, parse_step_span
 
@@ -29,6 +29,7 @@ _CLASSES = tuple(KernelClass)
 _INDEX = {kind: index for index, kind in enumerate(_CLASSES)}
 _PHASES = (None, StepKind.DECODE, StepKind.PREFILL)
 _KV_WRITE = _INDEX[KernelClass.KV_WRITE]
+_UNCLASSIFIED = _INDEX[KernelClass.UNCLASSIFIED]
 
 
 def read_trace(path: Path, on_progress: Callable[[float], None] = lambda _: None) -> KernelProfile:
@@ -64,7 +65,10 @@ class _Columns:
         self.host_spans: list[tuple[int, StepSpan]] = []
         self.device_spans: list[tuple[int, StepSpan]] = []
         self.sync_wait_ns = 0
+        self.totals = [0] * len(_CLASSES)
         self.unclassified: Counter[str] = Counter()
+        self._names: dict[str, tuple[int, bool]] = {}
+        """Class of a kernel's name, and whether it shows a phase."""
 
     def add(self, event: TraceEvent) -> bool:
         """False when there is no room for another kernel."""
@@ -85,16 +89,21 @@ class _Columns:
         return True
 
     def _kernel(self, event: TraceEvent) -> None:
-        args = event.args
+        args, name = event.args, event.name
         grid = args.grid[0] if args is not None and args.grid else 0
-        kind = kernel_class(event.name)
+        known = self._names.get(name)
+        if known is None:
+            found = kernel_class(name)
+            known = self._names[name] = (_INDEX[found], found in ATTENTION)
+        kind, is_attention = known
         duration = _ns(event.dur)
-        if kind is KernelClass.UNCLASSIFIED:
-            self.unclassified[event.name] += duration
+        self.totals[kind] += duration
+        if kind == _UNCLASSIFIED:
+            self.unclassified[name] += duration
         self.start.append(_ns(event.ts))
         self.duration.append(duration)
-        self.kind.append(_INDEX[kind])
-        self.phase.append(_PHASES.index(attention_phase(event.name, grid)))
+        self.kind.append(kind)
+        self.phase.append(_PHASES.index(attention_phase(name, grid)) if is_attention else 0)
         self.grid.append(grid)
         self.correlation.append(-1 if args is None else args.correlation)
 
@@ -112,7 +121,7 @@ class _Columns:
 
 
 def _ns(microseconds: float) -> int:
-    return round(microseconds * 1e3)
+    return int(microseconds * 1e3 + 0.5)
 
 
 def _assemble(columns: _Columns, profile: KernelProfile) -> None:
@@ -120,10 +129,7 @@ def _assemble(columns: _Columns, profile: KernelProfile) -> None:
     profile.num_launches = sum(columns.launch_is_kernel)
     profile.sync_wait_ns = columns.sync_wait_ns
     profile.unclassified_ns = {printable(name)[:120]: ns for name, ns in columns.unclassified.most_common(3)}
-    totals = [0] * len(_CLASSES)
-    for kind, duration in zip(columns.kind, columns.duration, strict=True):
-        totals[kind] += duration
-    profile.class_ns = {kind: ns for kind, ns in zip(_CLASSES, totals, strict=True) if ns}
+    profile.class_ns = {kind: ns for kind, ns in zip(_CLASSES, columns.totals, strict=True) if ns}
     profile.num_lost_kernels = _lost_kernels(columns)
     spans = sorted(columns.host_spans or columns.device_spans, key=lambda item: item[0])
     profile.steps = [ProfiledStep(span) for _, span in spans]
