@@ -8,6 +8,7 @@ a request handler is serialising, a lock waited for inside the scheduler is wait
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cache
 
 
 class Activity(StrEnum):
@@ -91,14 +92,21 @@ ROLES: tuple[tuple[Role, str], ...] = (
     ),
 )
 
-_ACTIVITIES = tuple((activity, re.compile(pattern)) for activity, pattern in ACTIVITIES)
-_ROLES = tuple((role, re.compile(pattern)) for role, pattern in ROLES)
+
+@cache
+def _compiled() -> tuple[tuple[tuple[Activity, re.Pattern[str]], ...], tuple[tuple[Role, re.Pattern[str]], ...]]:
+    """On first use: most of what imports this module reads no stack."""
+    return (
+        tuple((activity, re.compile(pattern)) for activity, pattern in ACTIVITIES),
+        tuple((role, re.compile(pattern)) for role, pattern in ROLES),
+    )
 
 
 def activity_of(frames: Sequence[str]) -> Activity:
     """`frames` from the outermost to the innermost."""
+    activities, _ = _compiled()
     for frame in reversed(frames):
-        for activity, pattern in _ACTIVITIES:
+        for activity, pattern in activities:
             if pattern.search(frame):
                 return activity
     return Activity.OTHER
@@ -106,7 +114,7 @@ def activity_of(frames: Sequence[str]) -> Activity:
 
 def role_of(frames: Sequence[str]) -> Role:
     """What the thread is for, by any of its frames."""
-    for role, pattern in _ROLES:
+    for role, pattern in _compiled()[1]:
         if any(pattern.search(frame) for frame in frames):
             return role
     return Role.OTHER
