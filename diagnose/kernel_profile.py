@@ -47,6 +47,8 @@ class KernelProfile:
     name: str
     rank: int | None = None
     device: str = ""
+    base_ns: int | None = None
+    """What to add to the trace's clock for wall time; None when the file does not say."""
     num_events: int = 0
     num_unreadable: int = 0
     is_cut_off: bool = False

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.kernel_profile import KernelProfile, ProfiledStep
+from diagnose.stats import median
 
 _MAX_OFFSET = 16
 """Profilers of a group start and stop within a few steps of each other."""
@@ -49,19 +50,32 @@ def _same_steps(profiles: Sequence[KernelProfile]) -> list[tuple[ProfiledStep, .
     first = profiles[0].steps
     columns: list[dict[int, ProfiledStep]] = [dict(enumerate(first))]
     for other in profiles[1:]:
-        offset = max(
-            range(-_MAX_OFFSET, _MAX_OFFSET + 1), key=lambda by: (_agreement(first, other.steps, by), -abs(by))
-        )
-        if _agreement(first, other.steps, offset) < _SAME_SHARE:
+        offset = _offset(profiles[0], other)
+        if offset is None:
             return []
         columns.append({index + offset: step for index, step in enumerate(other.steps)})
     rows = [tuple(column[index] for column in columns) for index in columns[0] if all(index in c for c in columns)]
     return [row for row in rows if all(step.num_kernels for step in row)]
 
 
-def _agreement(first: Sequence[ProfiledStep], other: Sequence[ProfiledStep], offset: int) -> float:
-    """Share of the shorter row whose annotations are the same."""
-    same = sum(
-        0 <= index + offset < len(first) and first[index + offset].span == step.span for index, step in enumerate(other)
-    )
-    return same / max(1, min(len(first), len(other)) - abs(offset))
+def _offset(first: KernelProfile, other: KernelProfile) -> int | None:
+    """By how many steps `other` began later, so that annotations agree; None when they do not.
+
+    Steps of a steady batch are all annotated alike. Among offsets that agree, the right one is that at which steps end at
+    the same time, as those of a group do.
+    """
+    pairs = {by: _pairs(first, other, by) for by in range(-_MAX_OFFSET, _MAX_OFFSET + 1)}
+    agreeing = [
+        by for by, row in pairs.items() if row and sum(a.span == b.span for a, b in row) >= _SAME_SHARE * len(row)
+    ]
+    if not agreeing:
+        return None
+    if first.base_ns is None or other.base_ns is None:
+        return max(agreeing, key=lambda by: len(pairs[by]))
+    ahead = first.base_ns - other.base_ns
+    return min(agreeing, key=lambda by: median([float(abs(a.end_ns - b.end_ns + ahead)) for a, b in pairs[by]]))
+
+
+def _pairs(first: KernelProfile, other: KernelProfile, offset: int) -> list[tuple[ProfiledStep, ProfiledStep]]:
+    begin = max(0, -offset)
+    return list(zip(first.steps[begin + offset :], other.steps[begin:], strict=False))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from diagnose.kernel_profile import KernelProfile, ProfiledStep
-from diagnose.sources.trace_events import TraceEvent, TraceFile, device_of, rank_of
+from diagnose.sources.trace_events import TraceEvent, TraceFile, base_of, device_of, rank_of
 from diagnose.sources.trace_head import is_trace
 from diagnose.units import printable
 from probes.kernel_patterns import ATTENTION, KernelClass, attention_phase, kernel_class
@@ -44,6 +44,7 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda _: None
             break
     profile.is_cut_off |= trace.is_cut_off
     profile.num_unreadable = trace.num_unreadable
+    profile.base_ns = base_of(trace.header)
     profile.rank, profile.device = rank_of(trace.header), device_of(trace.header)
     _assemble(columns, profile)
     return profile

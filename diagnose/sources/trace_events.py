@@ -190,6 +190,12 @@ def rank_of(header: dict[str, Any]) -> int | None:
     return rank if isinstance(rank, int) else None
 
 
+def base_of(header: dict[str, Any]) -> int | None:
+    """What to add to the events' times for wall time, ns."""
+    base = header.get("baseTimeNanoseconds")
+    return base if isinstance(base, int) else None
+
+
 def device_of(header: dict[str, Any]) -> str:
     """The first device's name; empty when the file names none."""
     devices = header.get("deviceProperties")
