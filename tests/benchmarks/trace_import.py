@@ -22,23 +22,24 @@ from pathlib import Path
 from diagnose.sources.trace import read_trace
 from diagnose.profile_steps import step_records
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-began = time.perf_counter()
+began, cpu = time.perf_counter(), time.process_time()
 profile = read_trace(Path(sys.argv[1]))
-seconds = time.perf_counter() - began
+seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
 records = step_records(profile)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"seconds": seconds, "peak_mib": peak / 1024, "grown_mib": (peak - before) / 1024,
+print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "peak_mib": peak / 1024, "grown_mib": (peak - before) / 1024,
                   "kernels": profile.num_kernels, "events": profile.num_events, "records": len(records)}))
 """
 IJSON = """
 import json, resource, sys, time
 import ijson
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-began = time.perf_counter()
+began, cpu = time.perf_counter(), time.process_time()
 with open(sys.argv[1], "rb") as file:
     events = sum(1 for _ in ijson.items(file, "traceEvents.item", use_float=True))
+seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"seconds": time.perf_counter() - began, "peak_mib": peak / 1024, "grown_mib": (peak - before) / 1024,
+print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "peak_mib": peak / 1024, "grown_mib": (peak - before) / 1024,
                   "events": events}))
 """
 
@@ -79,16 +80,18 @@ def main() -> None:
             shutil.copyfileobj(source, target)
         size = plain.stat().st_size / 1e6
         print(f"{size:.0f} MB, gzip {zipped.stat().st_size / 1e6:.1f} MB; MB/s are of the unpacked file\n")
-        print(f"{'reader':<18}{'MB/s':>8}{'seconds':>10}{'peak MiB':>10}{'events':>12}")
+        print(f"{'reader':<16}{'MB/s':>8}{'MB/CPU s':>10}{'seconds':>10}{'peak MiB':>10}{'events':>12}")
         for name, program, path in (("plain", READ, plain), ("gzip", READ, zipped), ("ijson, plain", IJSON, plain)):
             found = measure(program, path)
             if found is None:
                 continue
-            rows[name] = found | {"mb_per_second": size / found["seconds"]}
-            row = rows[name]
-            print(
-                f"{name:<18}{row['mb_per_second']:>8.0f}{row['seconds']:>10.2f}{row['peak_mib']:>10.0f}{row['events']:>12,}"
-            )
+            row = found | {
+                "mb_per_second": size / found["seconds"],
+                "mb_per_cpu_second": size / found["cpu_seconds"],
+            }
+            rows[name] = row
+            speeds = f"{row['mb_per_second']:>8.0f}{row['mb_per_cpu_second']:>10.0f}{row['seconds']:>10.2f}"
+            print(f"{name:<16}{speeds}{row['peak_mib']:>10.0f}{row['events']:>12,}")
     if options.json is not None:
         options.json.write_text(json.dumps({"megabytes": size, "readers": rows}, indent=2) + "\n")
 
