@@ -1,4 +1,4 @@
-from diagnose.account import running_seconds
+from diagnose.account import DecodeModel, running_seconds
 from diagnose.case import Case, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.roofline import TRAFFIC_MODEL, ModelShape, StepShape, read_bytes
@@ -47,18 +47,7 @@ class BandwidthSaturation(Hypothesis):
             source=case.signals.steps_source,
             samples=count,
         )
-        shares = [analysis.model.context_share(record) for record in analysis.decode_steps]
-        known = [share for share in shares if share is not None]
-        context = median(known) if known else None
-        if context is not None:
-            argument.say(
-                Stance.FOR if context >= policy.context_share_high else Stance.AGAINST,
-                f"{percent(context)} of a pure decode step grows with context",
-                value=context,
-                unit="share",
-                source=case.signals.steps_source,
-                samples=len(known),
-            )
+        context = self._context_share(case, argument, analysis.model)
         shifted = self._shift(case, argument)
         usage = self._bandwidth_usage(case, argument)
         if excess is not None and case.itl_moved() and part < policy.negligible_share:
@@ -98,6 +87,23 @@ class BandwidthSaturation(Hypothesis):
                 command_live(case),
             )
         return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _context_share(self, case: Case, argument: Argument, model: DecodeModel) -> float | None:
+        """Share of a pure decode step that grows with context; None when no step says how long its contexts are."""
+        shares = [model.context_share(record) for record in case.analysis.decode_steps]
+        known = [share for share in shares if share is not None]
+        if not known:
+            return None
+        context = median(known)
+        argument.say(
+            Stance.FOR if context >= case.policy.context_share_high else Stance.AGAINST,
+            f"{percent(context)} of a pure decode step grows with context",
+            value=context,
+            unit="share",
+            source=case.signals.steps_source,
+            samples=len(known),
+        )
+        return context
 
     def _shift(self, case: Case, argument: Argument) -> bool | None:
         """Whether the pure decode step grew against the baseline; None without one."""

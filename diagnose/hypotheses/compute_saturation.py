@@ -5,6 +5,7 @@ from diagnose.roofline import DeviceCeilings, ModelShape, StepShape, statement
 from diagnose.stats import median
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
+from probes.records import StepRecord
 
 
 class ComputeSaturation(Hypothesis):
@@ -37,16 +38,7 @@ class ComputeSaturation(Hypothesis):
                 command_live(case) if steps else command_records(case),
             )
             return argument.conclude(Verdict.UNDETERMINED)
-        model, ceiling = ModelShape.from_labels(case.signals.info), case.signals.last("flops_ceiling")
-        ceilings = DeviceCeilings(flops_per_second=ceiling)
-        usages = []
-        for record in prefills:
-            shape = StepShape.from_record(record)
-            if shape is None:
-                continue
-            usage = statement(shape, model, ceilings).compute_utilisation(running_seconds(record))
-            if usage is not None:
-                usages.append(usage)
+        usages = _usages(case, prefills)
         if not usages:
             argument.lacks(
                 "the device's matrix throughput and the model's geometry",
@@ -60,7 +52,7 @@ class ComputeSaturation(Hypothesis):
             f"steps that compute prompts reach {percent(usage)} of the matrix throughput measured at start",
             value=usage,
             unit="share",
-            compared_with=f"{(ceiling or 0) / 1e9:.0f} GFLOP/s",
+            compared_with=f"{(case.signals.last('flops_ceiling') or 0) / 1e9:.0f} GFLOP/s",
             source=case.signals.steps_source,
             samples=len(usages),
         )
@@ -82,3 +74,16 @@ class ComputeSaturation(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED)
+
+
+def _usages(case: Case, prefills: list[StepRecord]) -> list[float]:
+    """Shares of the matrix throughput that these steps reach, of those whose shape is known."""
+    model, ceiling = ModelShape.from_labels(case.signals.info), case.signals.last("flops_ceiling")
+    ceilings = DeviceCeilings(flops_per_second=ceiling)
+    shapes = [(record, StepShape.from_record(record)) for record in prefills]
+    found = [
+        statement(shape, model, ceilings).compute_utilisation(running_seconds(record))
+        for record, shape in shapes
+        if shape is not None
+    ]
+    return [usage for usage in found if usage is not None]
