@@ -1,14 +1,17 @@
-"""Files as sources, recognised by content: recordings, step records, exposition text. `-` is standard input."""
+"""Files as sources, recognised by content: recordings, step records, traces, exposition text. `-` is standard input."""
 
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.errors import SourceError
 from diagnose.exposition import ExpositionError, ExpositionParser
+from diagnose.kernel_profile import KernelProfile
+from diagnose.sources.trace_head import HEAD_BYTES, is_trace
 from diagnose.units import printable
 from probes.recording import Entry, is_recording, read_recording
 from probes.wire import WireError, is_steps_header
@@ -23,9 +26,18 @@ class FileEvidence:
     name: str
     entries: list[Entry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    profiles: list[KernelProfile] = field(default_factory=list)
 
 
-def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
+Reading = Callable[[str], AbstractContextManager[Callable[[float], None]]]
+"""Given a file's name, what to tell the share of it that was read."""
+
+
+def read_files(
+    names: Sequence[str],
+    interval: float | None,
+    reading: Reading = lambda _: nullcontext(lambda _: None),
+) -> FileEvidence:
     """Entries of all files; expositions without a time follow each other by `interval` seconds if none of them has one.
 
     Raises SourceError that names the file and what is wrong with it.
@@ -35,6 +47,12 @@ def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
     parts: list[list[Entry]] = []
     steps: list[Entry] = []
     for name in names:
+        if name != "-" and is_trace(_head(name)):
+            with reading(name) as on_progress:
+                from diagnose.sources.trace import read_trace  # few diagnoses read one
+
+                evidence.profiles.append(read_trace(Path(name), on_progress))
+            continue
         data = _read(name)
         if is_recording(data):
             parts.append(_recording(evidence, name, data))
@@ -93,6 +111,15 @@ def _text(name: str, data: bytes) -> str:
     return text
 
 
+def _head(name: str) -> bytes:
+    """Empty where the file cannot be read: reading it whole says why."""
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError:
+        return b""
+
+
 def _first_json(text: str) -> object:
     line = text.partition("\n")[0]
     if not line.startswith("{"):
@@ -130,7 +157,7 @@ def _exposition_time(name: str, text: str) -> float | None:
         page = ExpositionParser().parse(text)
     except ExpositionError as error:
         raise SourceError(
-            f"{name}: neither a recording, step records nor exposition text ({printable(str(error))})"
+            f"{name}: neither a recording, step records, a trace nor exposition text ({printable(str(error))})"
         ) from None
     comment = _SCRAPED_AT.search(text)
     return float(comment[1]) if comment is not None else page.sample_unix

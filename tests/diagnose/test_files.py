@@ -150,7 +150,7 @@ def test_a_forgotten_scheme_is_noticed():
 def test_what_is_none_of_these_kinds(tmp_path, text):
     """A page that is broken further down is no page either: half of it would give half a verdict."""
     name = put(tmp_path, "odd", text)
-    assert complaint(name).startswith(f"{name}: neither a recording, step records nor exposition text (line ")
+    assert complaint(name).startswith(f"{name}: neither a recording, step records, a trace nor exposition text (line ")
 
 
 def stdin(data: bytes) -> io.TextIOWrapper:
