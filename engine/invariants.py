@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from engine.block_pool import BlockPool
 from engine.errors import InvariantViolation
@@ -17,14 +18,15 @@ def _require(condition: bool, message: str) -> None:
 
 def check_scheduler(
     pool: BlockPool,
-    index: PrefixIndex,
+    index: PrefixIndex[Any],
     requests: Mapping[str, Request],
     waiting: Sequence[Request],
     running: Sequence[Request],
     pinned_blocks: Iterable[int],
 ) -> None:
-    """`running`: oldest first. `pinned_blocks`: sources of copies that have not been done yet."""
+    """`running`: oldest first. `pinned_blocks`: sources of copies that have not been done yet, with what leads to them."""
     pool.check_invariants()
+    index.check_invariants()
     _require(
         len(requests) == len(waiting) + len(running),
         f"{len(requests)} live requests, but {len(waiting)} waiting + {len(running)} running",

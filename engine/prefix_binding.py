@@ -1,12 +1,13 @@
 """Binds requests to cached prefixes: what of a prompt need not be computed, and what of it others may use later."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.admission import blocks_for
 from engine.block_pool import BlockPool
-from engine.prefix_cache import PrefixIndex, PrefixKey
+from engine.prefix_cache import PartialBlock, PrefixIndex, PrefixKey
 from engine.request import Request, RequestState
+from engine.step import BlockCopy, ScheduledStep
 
 
 class PrefixPlan(NamedTuple):
@@ -22,13 +23,17 @@ class PrefixPlan(NamedTuple):
     """Positions that need no computation."""
 
 
-def prefix_plans(hit: list[int], num_tokens: int, block_size: int) -> Iterator[PrefixPlan]:
+def prefix_plans(
+    hit: list[int], num_tokens: int, block_size: int, partial: PartialBlock | None = None
+) -> Iterator[PrefixPlan]:
     """Ways to use a hit, the best first. All are capped at num_tokens - 1: KV alone has no logits to sample from.
 
     A full hit copies its last block and computes one token in the copy; or, when no block can be spared for holding
-    both, computes the whole last block.
+    both, computes the whole last block. What goes on in a part of one more block is copied likewise.
     """
     if len(hit) * block_size < num_tokens:
+        if partial is not None:
+            yield PrefixPlan(hit, partial.block_id, len(hit) * block_size + partial.num_tokens)
         yield PrefixPlan(hit, None, len(hit) * block_size)
         return
     shared = hit[: (num_tokens - 1) // block_size]
@@ -40,7 +45,7 @@ def prefix_plans(hit: list[int], num_tokens: int, block_size: int) -> Iterator[P
 class PrefixBinding:
     """Between a prefix index, which knows contents, and a block pool, which knows holders."""
 
-    def __init__(self, index: PrefixIndex, pool: BlockPool) -> None:
+    def __init__(self, index: PrefixIndex[Any], pool: BlockPool) -> None:
         self.index = index
         self._pool = pool
         self._block_size = pool.block_size
@@ -51,8 +56,9 @@ class PrefixBinding:
         # The key is made even when it is not looked up: it notes the scope under which the KV will be computed.
         key = self._key(request, request.num_tokens // self._block_size if use_cache else 0)
         hit = self.index.match(key) if use_cache else []
+        partial = self._match_partial(request, key, hit) if use_cache else None
         total = blocks_for(request.num_tokens, self._block_size)
-        for plan in prefix_plans(hit, request.num_tokens, self._block_size):
+        for plan in prefix_plans(hit, request.num_tokens, self._block_size, partial):
             held = plan.shared if plan.copy_source is None else [*plan.shared, plan.copy_source]
             # A hit on a reclaimable block takes it out of what others can get, just as a fresh block does.
             revived = sum(self._pool.ref_count(block_id) == 0 for block_id in held)
@@ -60,12 +66,47 @@ class PrefixBinding:
                 return plan
         return None
 
+    def bind(self, request: Request, plan: PrefixPlan, step: ScheduledStep) -> None:
+        """Makes the planned blocks the request's own, as far as it needs no computation."""
+        self._pool.touch(plan.shared)
+        request.block_ids = list(plan.shared)
+        request.num_hashed_blocks = len(plan.shared)
+        request.num_computed_tokens = plan.num_tokens
+        if plan.copy_source is not None:
+            # Held until the copy is done, so that nothing else is put into the source before. So is what leads to it:
+            # it must not be lined up for eviction in front of the source.
+            step.pinned.append([*plan.shared, plan.copy_source])
+            self._pool.touch(step.pinned[-1])
+            request.block_ids += self._pool.allocate(1)
+            copied = plan.num_tokens - len(plan.shared) * self._block_size
+            step.copies.append(BlockCopy(plan.copy_source, request.block_ids[-1], copied))
+
     def index_full_blocks(self, request: Request) -> None:
         """Offers a request's newly full blocks to the index. Only for blocks whose KV has really been computed."""
         full = request.num_computed_tokens // self._block_size
         key = self._key(request, full)
-        self._pool.mark_cached(self.index.insert(key, request.block_ids, request.num_hashed_blocks, full))
+        first = request.num_hashed_blocks
+        indexed = self.index.insert(key, request.block_ids, first, full)
+        self._pool.mark_cached(indexed)
+        if self.index.adopts_twins and len(indexed) < full - first and self.index.is_current(key):
+            self._adopt(request, self.index.match(key), first, full)
         request.num_hashed_blocks = full
+
+    def _adopt(self, request: Request, cached: list[int], first: int, end: int) -> None:
+        """Puts cached blocks in the place of the request's own copies of blocks first..end-1; the copies become free."""
+        own = request.block_ids
+        twins = [i for i in range(first, end) if own[i] != cached[i]]
+        copies = [own[i] for i in twins]
+        self._pool.touch([cached[i] for i in twins])
+        for i in twins:
+            own[i] = cached[i]
+        self._pool.release(copies)
+
+    def _match_partial(self, request: Request, key: PrefixKey, hit: list[int]) -> PartialBlock | None:
+        start = len(hit) * self._block_size
+        # The last token is computed in any case.
+        tokens = request.tokens_between(start, min(start + self._block_size, request.num_tokens - 1))
+        return self.index.match_partial(key, hit, tokens) if tokens else None
 
     def forget(self, request: Request) -> None:
         self._keys.pop(request.request_id, None)

@@ -12,9 +12,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from engine.config import check_bounds
+from engine.errors import InvariantViolation
 
 MAX_TOKEN_ID = 2**32 - 1
 HashFunction = Callable[[bytes], bytes]
@@ -22,6 +23,16 @@ HashFunction = Callable[[bytes], bytes]
 
 def sha256_digest(preimage: bytes) -> bytes:
     return sha256(preimage).digest()
+
+
+def siphash64_digest(preimage: bytes) -> bytes:
+    """The interpreter's own hash of bytes, keyed with a secret of this process: cheap, and of no meaning elsewhere."""
+    return hash(preimage).to_bytes(8, "little", signed=True)
+
+
+HASH_FUNCTIONS: dict[str, HashFunction] = {"sha256": sha256_digest, "siphash64": siphash64_digest}
+"""Digests of 256 bits nobody can make collide, also between processes; those of 64 bits cost less, and a collision,
+one in billions of blocks, costs the later of the two prefixes its hits. Wrong KV is never reused under either."""
 
 
 def length_prefixed(*parts: bytes) -> bytes:
@@ -91,8 +102,26 @@ class _Node:
         self.num_children = 0
 
 
-class PrefixKey:
-    """One sequence's memo: what its full blocks hash to, so that nothing is hashed twice. Belongs to one index."""
+class PrefixKey(Protocol):
+    """One sequence's memo of its full blocks, so that nothing is prepared twice. Belongs to the index that made it."""
+
+    def __len__(self) -> int:
+        """Full blocks it covers."""
+        ...
+
+
+Key = TypeVar("Key", bound=PrefixKey)
+
+
+class PartialBlock(NamedTuple):
+    """A cached block whose first `num_tokens` tokens, and no more, continue a prefix: they can be copied."""
+
+    block_id: int
+    num_tokens: int
+
+
+class HashKey:
+    """What the full blocks of a sequence hash to, and where the chain of nodes stands."""
 
     __slots__ = ("chunks", "digests", "generation", "nodes", "origin", "root")
 
@@ -109,33 +138,49 @@ class PrefixKey:
         return len(self.digests)
 
 
-class PrefixIndex(Protocol):
+class PrefixIndex(Protocol[Key]):
     """What the scheduler asks of a prefix cache. It holds no references: the pool counts those."""
+
+    @property
+    def adopts_twins(self) -> bool:
+        """Whether a sequence that computed what is cached already gives up its own copy for the cached one.
+
+        Then every holder of an indexed block holds all blocks that lead to it as well, so that reference counts pin
+        whole paths, and release order (tails first) makes the pool's LRU evict leaves before what leads to them.
+        """
+        ...
 
     @property
     def num_blocks(self) -> int:
         """Blocks that can be found."""
         ...
 
-    def start(self, salt: str = "") -> PrefixKey: ...
+    def start(self, salt: str = "") -> Key: ...
 
-    def is_current(self, key: PrefixKey) -> bool:
+    def is_current(self, key: Key) -> bool:
         """False once the scope was set again: KV computed before and after that must not pass for one prefix."""
         ...
 
-    def extend(self, key: PrefixKey, tokens: Sequence[int]) -> None:
+    def extend(self, key: Key, tokens: Sequence[int]) -> None:
         """Adds the sequence's next full blocks. Raises ValueError unless they are full and every id is a uint32."""
         ...
 
-    def match(self, key: PrefixKey) -> list[int]:
+    def match(self, key: Key) -> list[int]:
         """Blocks of the longest cached prefix, first block first; stops at the first block that is missing."""
+        ...
+
+    def match_partial(self, key: Key, hit: Sequence[int], tokens: Sequence[int]) -> PartialBlock | None:
+        """The block in which the tokens after a hit go on, though not to its end; None when none is known.
+
+        `hit`: what `match` has just returned for the key.
+        """
         ...
 
     def lookup(self, tokens: Sequence[int], salt: str = "") -> list[int]:
         """`match` for tokens that are looked up once. Reports reusable positions, not how to generate from them."""
         ...
 
-    def insert(self, key: PrefixKey, block_ids: Sequence[int], first_block: int, end_block: int) -> list[int]:
+    def insert(self, key: Key, block_ids: Sequence[int], first_block: int, end_block: int) -> list[int]:
         """Indexes the computed full blocks first_block..end_block-1 of the sequence whose blocks are `block_ids`.
 
         Returns the block ids that are found from now on. Of two blocks with the same content the first one stays the
@@ -143,13 +188,24 @@ class PrefixIndex(Protocol):
         """
         ...
 
-    def forget(self, block_id: int) -> None: ...
+    def forget(self, block_id: int) -> None:
+        """Unlinks a block; one that is not indexed is left alone."""
+        ...
 
     def set_scope(self, scope: CacheScope) -> None: ...
 
+    def check_invariants(self) -> None:
+        """Counts everything again. Raises InvariantViolation with the numbers."""
+        ...
+
 
 class HashChainIndex:
-    """PrefixIndex by a parent-hash chain. Costs O(blocks of the prefix), whatever the size of the index."""
+    """PrefixIndex by a parent-hash chain. Costs O(blocks of the prefix), whatever the size of the index.
+
+    Sequences keep their own copies of what is cached already: block tables only ever grow.
+    """
+
+    adopts_twins = False
 
     def __init__(self, block_size: int, scope: CacheScope, hash_function: HashFunction = sha256_digest) -> None:
         check_bounds("block_size", block_size)
@@ -173,15 +229,15 @@ class HashChainIndex:
         self._scope_digest = scope.digest()
         self._generation += 1
 
-    def start(self, salt: str = "") -> PrefixKey:
+    def start(self, salt: str = "") -> HashKey:
         # surrogatepass: a salt from JSON may hold a lone surrogate, and must still be told from any other.
         parts = length_prefixed(self._scope_digest, salt.encode("utf-8", "surrogatepass"))
-        return PrefixKey(self._generation, (self._scope_digest, salt), self._hash(parts))
+        return HashKey(self._generation, (self._scope_digest, salt), self._hash(parts))
 
-    def is_current(self, key: PrefixKey) -> bool:
+    def is_current(self, key: HashKey) -> bool:
         return key.generation == self._generation
 
-    def extend(self, key: PrefixKey, tokens: Sequence[int]) -> None:
+    def extend(self, key: HashKey, tokens: Sequence[int]) -> None:
         if len(tokens) % self.block_size:
             raise ValueError(f"{len(tokens)} tokens are not full blocks of {self.block_size}")
         packed = pack_tokens(tokens)
@@ -197,7 +253,7 @@ class HashChainIndex:
             append(parent)
         key.chunks += chunks
 
-    def match(self, key: PrefixKey) -> list[int]:
+    def match(self, key: HashKey) -> list[int]:
         blocks: list[int] = []
         matched: list[_Node] = []
         key.nodes = matched
@@ -214,12 +270,16 @@ class HashChainIndex:
             parent = node
         return blocks
 
+    def match_partial(self, key: HashKey, hit: Sequence[int], tokens: Sequence[int]) -> PartialBlock | None:
+        """None: a digest says nothing about a part of its block."""
+        return None
+
     def lookup(self, tokens: Sequence[int], salt: str = "") -> list[int]:
         key = self.start(salt)
         self.extend(key, tokens[: len(tokens) // self.block_size * self.block_size])
         return self.match(key)
 
-    def insert(self, key: PrefixKey, block_ids: Sequence[int], first_block: int, end_block: int) -> list[int]:
+    def insert(self, key: HashKey, block_ids: Sequence[int], first_block: int, end_block: int) -> list[int]:
         if not self.is_current(key) or first_block > len(key.nodes):
             return []
         del key.nodes[first_block:]
@@ -239,7 +299,7 @@ class HashChainIndex:
                 indexed.append(block_ids[i])
         return indexed
 
-    def _node_for(self, key: PrefixKey, i: int) -> _Node | None:
+    def _node_for(self, key: HashKey, i: int) -> _Node | None:
         """The node of the key's block i, made if need be; None when another prefix has the same digest."""
         digest, chunk = key.digests[i], key.chunks[i]
         parent = key.nodes[-1] if i else None
@@ -269,3 +329,11 @@ class HashChainIndex:
             node = node.parent
             if node is not None:
                 node.num_children -= 1
+
+    def check_invariants(self) -> None:
+        held = sum(node.block_id is not None for node in self._nodes.values())
+        if held != len(self._node_of):
+            raise InvariantViolation(f"{held} nodes hold a block, but {len(self._node_of)} blocks are indexed")
+        for block_id, node in self._node_of.items():
+            if node.block_id != block_id or self._nodes.get(node.digest) is not node:
+                raise InvariantViolation(f"block {block_id} leads to a node that is not its own")

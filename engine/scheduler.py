@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.admission import blocks_for, check_request
 from engine.block_pool import BlockPool
@@ -20,9 +20,10 @@ from engine.config import SchedulerConfig
 from engine.errors import InvariantViolation, RequestRejected
 from engine.invariants import check_scheduler
 from engine.prefix_binding import PrefixBinding, PrefixPlan
-from engine.prefix_cache import CacheScope, HashChainIndex, PrefixIndex
+from engine.prefix_cache import CacheScope, PrefixIndex
+from engine.prefix_indexes import make_prefix_index
 from engine.request import FinishReason, Request, RequestState
-from engine.step import BlockCopy, Deferral, ScheduledSequence, ScheduledStep
+from engine.step import Deferral, ScheduledSequence, ScheduledStep
 from engine.waiting import WaitingQueue
 from probes.arithmetic import attention_pairs
 from probes.records import BlockCensus, DeferralReason
@@ -52,7 +53,7 @@ class Scheduler:
         self, config: SchedulerConfig, scope: CacheScope, *, clock_ns: Callable[[], int] = perf_counter_ns
     ) -> None:
         self.config = config
-        self.index: PrefixIndex = HashChainIndex(config.block_size, scope)
+        self.index: PrefixIndex[Any] = make_prefix_index(config, scope)
         self.pool = BlockPool(config.kv_blocks, config.block_size, on_evict=self.index.forget, clock_ns=clock_ns)
         self._prefixes = PrefixBinding(self.index, self.pool)
         self.requests: dict[str, Request] = {}
@@ -113,7 +114,7 @@ class Scheduler:
 
     def check_invariants(self) -> None:
         """Counts everything again, O(blocks + tokens held). Raises InvariantViolation with the numbers."""
-        pinned = [copy.source for copy in self._in_flight.copies] if self._in_flight else []
+        pinned = [block_id for path in self._in_flight.pinned for block_id in path] if self._in_flight else []
         running = sorted(self._prefills + self._decodes, key=arrival)
         check_scheduler(self.pool, self.index, self.requests, list(self._waiting), running, pinned)
         if self._in_flight is None and self._prefills not in ([], running[-1:]):
@@ -241,7 +242,8 @@ class Scheduler:
         if step is not self._in_flight:
             raise RuntimeError("only the latest scheduled step can be committed or failed, and only once")
         self._in_flight = None
-        self.pool.release([copy.source for copy in step.copies])
+        for path in step.pinned:
+            self.pool.release(path)
 
     # Decodes.
 
@@ -363,16 +365,7 @@ class Scheduler:
         self._waiting.pop()
         self._prefills.append(request)
         request.state = RequestState.RUNNING
-        self.pool.touch(plan.shared)
-        request.block_ids = list(plan.shared)
-        request.num_hashed_blocks = len(plan.shared)
-        if plan.copy_source is not None:
-            # The source is held until the copy is done, so that nothing else is put into it before.
-            self.pool.touch([plan.copy_source])
-            request.block_ids += self.pool.allocate(1)
-            copied = plan.num_tokens - len(plan.shared) * self.config.block_size
-            step.copies.append(BlockCopy(plan.copy_source, request.block_ids[-1], copied))
-        request.num_computed_tokens = plan.num_tokens
+        self._prefixes.bind(request, plan, step)
         request.max_computed_tokens = max(request.max_computed_tokens, plan.num_tokens)
         if request.num_preemptions == 0:
             request.num_cached_tokens = plan.num_tokens

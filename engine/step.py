@@ -39,6 +39,8 @@ class ScheduledStep:
     decodes: list[ScheduledSequence] = field(default_factory=list)
     prefills: list[ScheduledSequence] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
+    pinned: list[list[int]] = field(default_factory=list)
+    """For each copy its source, after the blocks that lead to it: held until the copy is done."""
     preempted: list[Request] = field(default_factory=list)
     deferred: list[Deferral] = field(default_factory=list)
     """Every running sequence that was passed over, then the first few that wait; `num_deferred` counts all."""

@@ -1,6 +1,6 @@
 """What the lesson requires, by id, and how a test says which of it it proves.
 
-Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3c prefix caching, 5 the decision framework, 7 the
+Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3d prefix caching, 5 the decision framework, 7 the
 reference code. Rows of other sections that tests here prove as well are listed too, but nothing fails when they have
 no test.
 """
@@ -18,7 +18,7 @@ def covers(*ids: str) -> Callable[[Decorated], Decorated]:
     return pytest.mark.requirement(*ids)
 
 
-CLAIMED_SECTIONS = ("1", "2", "3a", "3b", "3c", "5", "7")
+CLAIMED_SECTIONS = ("1", "2", "3a", "3b", "3c", "3d", "5", "7")
 
 REQUIREMENTS = {
     # 0. Introduction (not claimed as a section)
@@ -78,6 +78,12 @@ REQUIREMENTS = {
     "S3.15": "the block size must be positive",
     "S3.16": "physical block ids are arbitrary",
     "S3.17": "2500 tokens insert 156 blocks",
+    # 3d. Radix
+    "S3.18": "a tree over token runs, shared by active and ended requests; a split copies no KV",
+    "S3.19": "what an active request's path consists of is pinned",
+    "S3.20": "eviction takes the least recently used unreferenced leaf; a parent only once it is childless",
+    "S3.21": "the match is token-granular, the storage page-aligned",
+    "S3.22": "hash chain and radix hit the same with page = block",
     # 3e. Pool (not claimed as a section)
     "S3.24": "active + reclaimable + free = total after every operation",
     "S3.25": "an active block is never handed out again",

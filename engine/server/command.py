@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from engine.config import PREFIX_HASHES, PREFIX_INDEXES
 from engine.errors import EngineError
 from engine.server.options import DEFAULT_CPU_BLOCKS, LOG_LEVELS, ServeOptions, parse_size
 
@@ -32,6 +33,10 @@ EXIT_CONFIG = 2
 @click.option("--threads", type=int, help="Compute threads.  [default: torch's choice]")
 @click.option("--dtype", default="float32", help="Of weights and KV.")
 @click.option("--prefix-cache/--no-prefix-cache", default=True, help="Reuse KV of equal prompt prefixes.")
+@click.option("--prefix-index", type=click.Choice(PREFIX_INDEXES), default="hash_chain", help="How they are found.")
+@click.option(
+    "--prefix-hash", type=click.Choice(PREFIX_HASHES), default="sha256", help="Of hash_chain; siphash64 costs less."
+)
 @click.option(
     "--admin-token-file", type=click.Path(path_type=Path), help="Turns the admin surface on; holds its token."
 )

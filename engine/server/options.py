@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.config import PREFIX_HASHES, PREFIX_INDEXES, check_choice
 from engine.errors import ConfigError
 
 DEFAULT_CPU_BLOCKS = 1024
@@ -37,6 +38,8 @@ class ServeOptions:
     threads: int | None = None
     dtype: str = "float32"
     prefix_cache: bool = True
+    prefix_index: str = "hash_chain"
+    prefix_hash: str = "sha256"
     admin_token_file: Path | None = None
     """None: no admin surface."""
     drain_timeout: float = 10.0
@@ -53,8 +56,9 @@ class ServeOptions:
             raise ConfigError(f"--memory-utilization must be above 0 and at most 1, got {self.memory_utilization}")
         if not 0 <= self.drain_timeout <= 3600:
             raise ConfigError(f"--drain-timeout must be 0 to 3600 seconds, got {self.drain_timeout}")
-        if self.log_level not in LOG_LEVELS:
-            raise ConfigError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {self.log_level!r}")
+        check_choice("--prefix-index", self.prefix_index, PREFIX_INDEXES)
+        check_choice("--prefix-hash", self.prefix_hash, PREFIX_HASHES)
+        check_choice("--log-level", self.log_level, LOG_LEVELS)
 
 
 def parse_size(text: str) -> int:

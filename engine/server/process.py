@@ -84,6 +84,8 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         kv_blocks=kv_blocks,
         max_model_len=max_model_len,
         enable_prefix_cache=options.prefix_cache,
+        prefix_index=options.prefix_index,
+        prefix_hash=options.prefix_hash,
     )
     runner.allocate_kv(kv_blocks, options.block_size)
     recorder, lock = RingRecorder(), TimedLock()
@@ -231,6 +233,7 @@ def _info(name: str, version: str, runner: Runner, config: SchedulerConfig, engi
         "kv_blocks": str(config.kv_blocks),
         "max_model_len": str(config.max_model_len),
         "prefix_cache": str(config.enable_prefix_cache).lower(),
+        "prefix_index": config.prefix_index,
         "device": runner.device_name,
         "engine_id": engine_id,
         "attention_backend": "torch",

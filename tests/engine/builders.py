@@ -20,9 +20,10 @@ def make_scheduler(
     max_model_len: int = 8192,
     enable_prefix_cache: bool = True,
     scope: CacheScope = SCOPE,
+    prefix_index: str = "hash_chain",
 ) -> Scheduler:
     config = SchedulerConfig(
-        max_batched_tokens, max_sequences, block_size, kv_blocks, max_model_len, enable_prefix_cache
+        max_batched_tokens, max_sequences, block_size, kv_blocks, max_model_len, enable_prefix_cache, prefix_index
     )
     return Scheduler(config, scope)
 

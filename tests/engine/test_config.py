@@ -1,8 +1,11 @@
 import pytest
 
-from engine.config import MAX_BATCHED_TOKENS_LIMIT, SchedulerConfig
+from engine.config import MAX_BATCHED_TOKENS_LIMIT, PREFIX_HASHES, PREFIX_INDEXES, SchedulerConfig
 from engine.errors import ConfigError
-from tests.engine.builders import make_scheduler
+from engine.prefix_cache import HASH_FUNCTIONS
+from engine.prefix_indexes import FACTORIES
+from engine.scheduler import Scheduler
+from tests.engine.builders import SCOPE, make_scheduler
 from tests.requirements import covers
 
 GOOD = {"max_batched_tokens": 512, "max_sequences": 4, "block_size": 16, "kv_blocks": 8, "max_model_len": 128}
@@ -30,3 +33,18 @@ def test_limits_change_from_the_next_step_and_bad_ones_change_nothing():
         scheduler.set_limits(max_batched_tokens=128, max_sequences=0)
     assert (scheduler.max_batched_tokens, scheduler.max_sequences) == (256, 8)
     assert scheduler.schedule().max_batched_tokens == 256
+
+
+@pytest.mark.parametrize("field", ["prefix_index", "prefix_hash"])
+def test_an_unknown_choice_is_named_with_those_there_are(field: str):
+    with pytest.raises(ConfigError, match=rf"{field} must be one of \w+, \w+, got 'btree'"):
+        SchedulerConfig(**{**GOOD, field: "btree"})  # type: ignore[arg-type]
+
+
+def test_every_choice_can_be_made():
+    assert tuple(FACTORIES) == PREFIX_INDEXES
+    assert tuple(HASH_FUNCTIONS) == PREFIX_HASHES
+    for index in PREFIX_INDEXES:
+        for hash_name in PREFIX_HASHES:
+            config = SchedulerConfig(**GOOD, prefix_index=index, prefix_hash=hash_name)  # type: ignore[arg-type]
+            Scheduler(config, SCOPE)

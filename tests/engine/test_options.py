@@ -56,6 +56,8 @@ def test_blocks_fill_the_asked_share_of_the_memory_beside_the_weights():
         {"memory_utilization": 1.1},
         {"drain_timeout": -1},
         {"log_level": "loud"},
+        {"prefix_index": "btree"},
+        {"prefix_hash": "md5"},
     ],
 )
 def test_an_option_out_of_range_is_named(values: dict[str, object]):

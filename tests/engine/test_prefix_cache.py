@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError
-from engine.prefix_cache import CacheScope, HashChainIndex, explain_miss, identity, length_prefixed, pack_tokens
+from engine.prefix_cache import (
+    HASH_FUNCTIONS,
+    CacheScope,
+    HashChainIndex,
+    explain_miss,
+    identity,
+    length_prefixed,
+    pack_tokens,
+)
 from tests.requirements import covers
 
 SCOPE = CacheScope(
@@ -219,6 +227,25 @@ def test_a_weak_hash_never_hits_other_tokens(bits: int, sequences: list[list[int
     """A few bits collide all the time and, unlike a constant, let long chains in; evictions tear holes into them."""
     index = HashChainIndex(2, SCOPE, lambda preimage: bytes([sha256(preimage).digest()[0] % 2**bits]))
     assert_never_wrong(index, sequences, salts, lambda: random.random() < 0.4)
+
+
+@covers("S7.7")
+def test_a_collision_of_64_bits_costs_the_later_prefix_its_hits_and_never_truth():
+    colliding = iter([b"root-1", b"same", b"root-2", b"same", b"root-2", b"same", b"root-1", b"same"])
+    index = HashChainIndex(2, SCOPE, lambda _: next(colliding))
+    assert index.insert_sequence([1, 2], [0], "one") == [0]
+    assert index.insert_sequence([3, 4], [1], "two") == []
+    assert index.lookup([3, 4], "two") == []
+    assert index.lookup([1, 2], "one") == [0]
+
+
+@pytest.mark.parametrize("name", HASH_FUNCTIONS)
+def test_every_hash_option_finds_what_was_put_in_and_nothing_else(name: str):
+    index = HashChainIndex(16, SCOPE, HASH_FUNCTIONS[name])
+    index.insert_sequence(list(range(2500)), range(156), "tenant")
+    assert index.lookup(list(range(3000)), "tenant") == list(range(156))
+    assert index.lookup([9, *range(1, 3000)], "tenant") == index.lookup(list(range(3000))) == []
+    assert len(HASH_FUNCTIONS[name](b"preimage")) == {"sha256": 32, "siphash64": 8}[name]
 
 
 def assert_never_wrong(index: HashChainIndex, sequences, salts, evicts=lambda: False) -> None:

@@ -35,11 +35,13 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def test_the_ready_line_says_what_runs():
-    with serving("--model", "tiny", "--kv-blocks", "77", "--block-size", "8", "--max-batched-tokens", "99") as server:
+    sizes = ("--kv-blocks", "77", "--block-size", "8", "--max-batched-tokens", "99")
+    with serving("--model", "tiny", *sizes, "--prefix-index", "radix", "--prefix-hash", "siphash64") as server:
         assert server.ready.groups()[1:] == ("tiny", "77", "8", "99")
         assert get(server, "/health")[0] == 200
         metrics = get(server, "/metrics")[1]
         assert 'kv_blocks="77"' in metrics
+        assert 'prefix_index="radix"' in metrics
         assert server.port != 0
 
 

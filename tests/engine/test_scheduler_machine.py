@@ -4,6 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.config import PREFIX_INDEXES
 from tests.engine.world import World
 from tests.requirements import covers
 
@@ -22,14 +23,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         budget=st.integers(1, 40),
         max_sequences=st.integers(1, 8),
         enabled=st.sampled_from((True, True, True, False)),
+        prefix_index=st.sampled_from(PREFIX_INDEXES),
     )
-    def start(self, block_size: int, kv_blocks: int, budget: int, max_sequences: int, enabled: bool) -> None:
+    def start(
+        self, block_size: int, kv_blocks: int, budget: int, max_sequences: int, enabled: bool, prefix_index: str
+    ) -> None:
         self.world = World(
             block_size=block_size,
             kv_blocks=kv_blocks,
             max_batched_tokens=budget,
             max_sequences=max_sequences,
             enabled=enabled,
+            prefix_index=prefix_index,
         )
 
     @rule(

@@ -1,14 +1,19 @@
 """Prefix hits, copy-on-write, scarce blocks and preemption: who gets which KV blocks."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
+from engine.config import PREFIX_INDEXES
 from engine.prefix_cache import CacheScope
 from engine.request import FinishReason, RequestState
+from engine.scheduler import Scheduler
 from engine.step import BlockCopy
 from probes.records import BlockCensus, DeferralReason
+from tests.engine import builders
 from tests.engine.builders import (
     make_request,
-    make_scheduler,
     run_step,
     run_steps,
     run_until_idle,
@@ -17,10 +22,18 @@ from tests.engine.builders import (
 )
 from tests.requirements import covers
 
+Make = Callable[..., Scheduler]
+
+
+@pytest.fixture(params=PREFIX_INDEXES)
+def make_scheduler(request) -> Make:
+    """Every test of this file holds for either index."""
+    return partial(builders.make_scheduler, prefix_index=request.param)
+
 
 @covers("S3.1")
 @pytest.mark.parametrize(("answer", "hit"), [(1, 2048), (100, 2144)])
-def test_the_lessons_three_requests(answer: int, hit: int):
+def test_the_lessons_three_requests(make_scheduler: Make, answer: int, hit: int):
     """With R1's answer in the cache R3 finds 134 blocks: of its 2150 tokens the last one was never fed back."""
     scheduler = make_scheduler(max_batched_tokens=4096)
     system = list(range(2000))
@@ -37,7 +50,7 @@ def test_the_lessons_three_requests(answer: int, hit: int):
 
 
 @covers("S3.8", "S3.9", "S7.7")
-def test_a_full_hit_computes_one_token_in_a_private_copy():
+def test_a_full_hit_computes_one_token_in_a_private_copy(make_scheduler: Make):
     scheduler = make_scheduler(max_batched_tokens=4096)
     serve(scheduler, make_request("first", 2496, max_tokens=1))
     assert len(scheduler.index.lookup(list(range(2496)))) * 16 == 2496, "the lookup reports all of it as reusable"
@@ -58,7 +71,7 @@ def test_a_full_hit_computes_one_token_in_a_private_copy():
 
 
 @covers("S3.10")
-def test_what_a_full_hit_writes_to_is_its_own_and_its_source_is_held_until_the_copy_is_done():
+def test_what_a_full_hit_writes_to_is_its_own_and_its_source_is_held_until_the_copy_is_done(make_scheduler: Make):
     scheduler = make_scheduler()
     first = make_request("first", 32, max_tokens=100)
     scheduler.add(first)
@@ -71,13 +84,15 @@ def test_what_a_full_hit_writes_to_is_its_own_and_its_source_is_held_until_the_c
     assert scheduler.pool.ref_count(again.block_ids[1]) == 1
     assert scheduler.pool.ref_count(first.block_ids[1]) == 2
     scheduler.commit(step, [7, 8], 0)
-    assert scheduler.pool.ref_count(first.block_ids[1]) == 1
+    adopted = again.block_ids[1] == first.block_ids[1]
+    assert scheduler.pool.ref_count(first.block_ids[1]) == 1 + adopted
+    assert adopted == scheduler.index.adopts_twins
     scheduler.finish(again, FinishReason.STOP)
     assert scheduler.census().reclaimable == 0, "its copy holds what another block already stands for"
     scheduler.check_invariants()
 
 
-def test_without_a_block_to_spare_a_full_hit_computes_its_last_block():
+def test_without_a_block_to_spare_a_full_hit_computes_its_last_block(make_scheduler: Make):
     scheduler = make_scheduler(kv_blocks=2)
     serve(scheduler, make_request("first", 32, max_tokens=1))
     scheduler.add(make_request("again", 32, max_tokens=1))
@@ -86,7 +101,7 @@ def test_without_a_block_to_spare_a_full_hit_computes_its_last_block():
     assert [(chunk.start, chunk.num_tokens) for chunk in step.prefills] == [(16, 16)]
 
 
-def test_a_full_hit_of_one_token_blocks_needs_no_copy():
+def test_a_full_hit_of_one_token_blocks_needs_no_copy(make_scheduler: Make):
     scheduler = make_scheduler(block_size=1)
     serve(scheduler, make_request("first", 10, max_tokens=1))
     scheduler.add(make_request("again", 10, max_tokens=1))
@@ -95,7 +110,7 @@ def test_a_full_hit_of_one_token_blocks_needs_no_copy():
 
 
 @covers("S9.2")
-def test_matched_blocks_are_not_allocated():
+def test_matched_blocks_are_not_allocated(make_scheduler: Make):
     scheduler = make_scheduler(max_batched_tokens=4096)
     serve(scheduler, make_request("first", 2500, max_tokens=1))
     allocations = scheduler.pool.allocations
@@ -104,7 +119,7 @@ def test_matched_blocks_are_not_allocated():
 
 
 @covers("S3.4")
-def test_tenants_do_not_share():
+def test_tenants_do_not_share(make_scheduler: Make):
     scheduler = make_scheduler(max_batched_tokens=4096)
     serve(scheduler, make_request("a", 2500, salt="model_shared", max_tokens=1))
     assert serve(scheduler, make_request("b", 2500, salt="tenant_isolated", max_tokens=1)).num_cached_tokens == 0
@@ -112,7 +127,7 @@ def test_tenants_do_not_share():
 
 
 @covers("S3.3")
-def test_reloaded_weights_leave_no_stale_hit():
+def test_reloaded_weights_leave_no_stale_hit(make_scheduler: Make):
     scheduler = make_scheduler()
     serve(scheduler, make_request("before", 64, max_tokens=1))
     running = make_request("running", 64, max_tokens=100, first=500)
@@ -133,7 +148,7 @@ def serve_beside(scheduler, name: str, prompt: int, first: int = 0) -> int:
     return request.num_cached_tokens
 
 
-def test_the_prefix_cache_can_be_switched_off_on_and_reset():
+def test_the_prefix_cache_can_be_switched_off_on_and_reset(make_scheduler: Make):
     scheduler = make_scheduler()
     serve(scheduler, make_request("a", 64, max_tokens=1))
     scheduler.set_prefix_cache(False)
@@ -146,7 +161,7 @@ def test_the_prefix_cache_can_be_switched_off_on_and_reset():
     assert scheduler.counters[2:] == (64 * 3, 63)
 
 
-def test_two_prompts_that_are_computed_side_by_side_keep_one_cached_copy():
+def test_two_prompts_that_are_computed_side_by_side_keep_one_cached_copy(make_scheduler: Make):
     scheduler = make_scheduler()
     for name in ("a", "b"):
         scheduler.add(make_request(name, 64, max_tokens=1))
@@ -154,7 +169,7 @@ def test_two_prompts_that_are_computed_side_by_side_keep_one_cached_copy():
     assert scheduler.census() == BlockCensus(active=0, reclaimable=4, free=4096 - 4)
 
 
-def test_a_prompt_starts_only_when_all_of_it_fits_beside_what_was_promised():
+def test_a_prompt_starts_only_when_all_of_it_fits_beside_what_was_promised(make_scheduler: Make):
     """Or two half-computed prompts would hold the pool between them and neither could go on."""
     scheduler = make_scheduler(kv_blocks=10, max_batched_tokens=16)
     first, second = make_request("first", 96, max_tokens=1), make_request("second", 80, max_tokens=1, first=1000)
@@ -171,7 +186,7 @@ def test_a_prompt_starts_only_when_all_of_it_fits_beside_what_was_promised():
     assert [(chunk.request, chunk.num_tokens) for chunk in run_step(scheduler).prefills] == [(second, 80)]
 
 
-def test_nobody_overtakes_a_prompt_that_waits_for_its_blocks():
+def test_nobody_overtakes_a_prompt_that_waits_for_its_blocks(make_scheduler: Make):
     """A decode older than the half-computed prompt took what was promised to it; a short prompt would still fit."""
     scheduler = make_scheduler(kv_blocks=8, block_size=4, max_batched_tokens=5)
     start_decodes(scheduler, 1, prompt=4, max_tokens=20)
@@ -193,7 +208,7 @@ def test_nobody_overtakes_a_prompt_that_waits_for_its_blocks():
     assert prompt.num_preemptions == 0
 
 
-def test_reclaimable_hits_count_as_need():
+def test_reclaimable_hits_count_as_need(make_scheduler: Make):
     """Four of the eight blocks are a hit, but three others are in use: a fifth one cannot be had beside them."""
     scheduler = make_scheduler(kv_blocks=8)
     serve(scheduler, make_request("first", 64, max_tokens=1))
@@ -209,7 +224,7 @@ def test_reclaimable_hits_count_as_need():
     assert request.num_cached_tokens > 0
 
 
-def test_a_decode_without_a_block_preempts_the_youngest_and_the_oldest_goes_on():
+def test_a_decode_without_a_block_preempts_the_youngest_and_the_oldest_goes_on(make_scheduler: Make):
     scheduler = make_scheduler(kv_blocks=3, block_size=4)
     requests = [make_request(name, 4, max_tokens=8, first=100 * i) for i, name in enumerate("abc")]
     for request in requests:
@@ -230,7 +245,7 @@ def test_a_decode_without_a_block_preempts_the_youngest_and_the_oldest_goes_on()
     assert [len(request.output_token_ids) for request in requests] == [8] * 3
 
 
-def test_the_requester_itself_gives_way_when_it_is_the_youngest():
+def test_the_requester_itself_gives_way_when_it_is_the_youngest(make_scheduler: Make):
     scheduler = make_scheduler(kv_blocks=3, block_size=4)
     old, young = make_request("old", 7, max_tokens=5), make_request("young", 4, max_tokens=8, first=100)
     scheduler.add(old)
@@ -241,7 +256,7 @@ def test_the_requester_itself_gives_way_when_it_is_the_youngest():
     assert [one.request for one in step.decodes] == [old]
 
 
-def test_a_preempted_request_comes_back_as_a_prompt_of_everything_it_had():
+def test_a_preempted_request_comes_back_as_a_prompt_of_everything_it_had(make_scheduler: Make):
     scheduler = make_scheduler(enable_prefix_cache=False)
     (request,) = start_decodes(scheduler, 1, prompt=30)
     run_steps(scheduler, 5)
@@ -256,7 +271,7 @@ def test_a_preempted_request_comes_back_as_a_prompt_of_everything_it_had():
     assert request.is_decoding
 
 
-def test_a_preempted_request_hits_its_own_blocks_when_they_are_still_there():
+def test_a_preempted_request_hits_its_own_blocks_when_they_are_still_there(make_scheduler: Make):
     scheduler = make_scheduler()
     (request,) = start_decodes(scheduler, 1, prompt=30)
     run_steps(scheduler, 5)
@@ -270,7 +285,7 @@ def test_a_preempted_request_hits_its_own_blocks_when_they_are_still_there():
     assert scheduler.counters.prefix_query_tokens == 30
 
 
-def test_a_half_computed_prompt_is_never_run_as_a_decode():
+def test_a_half_computed_prompt_is_never_run_as_a_decode(make_scheduler: Make):
     """A budget below the number of decodes must not turn a chunk negative or a prompt into a decode."""
     scheduler = make_scheduler(max_batched_tokens=64)
     start_decodes(scheduler, 20)

@@ -2,13 +2,16 @@
 
 import random
 
+import pytest
+
+from engine.config import PREFIX_INDEXES
 from tests.engine.world import World
 from tests.requirements import covers
 
 PATTERNS = ([1, 2, 3, 4] * 60, [1, 2, 3, 4, 1, 2, 9, 9] * 30, [5] * 240)
 
 
-def live(seed: int, num_steps: int) -> World:
+def live(seed: int, num_steps: int, prefix_index: str = "hash_chain") -> World:
     draw = random.Random(seed)
     block_size = draw.choice((1, 2, 3, 4, 16))
     world = World(
@@ -17,6 +20,7 @@ def live(seed: int, num_steps: int) -> World:
         max_batched_tokens=draw.choice((draw.randint(1, 8), draw.randint(8, 60))),
         max_sequences=draw.randint(1, 12),
         enabled=draw.random() < 0.9,
+        prefix_index=prefix_index,
     )
     capacity = world.scheduler.config.kv_blocks * block_size
     load = draw.choice((0.02, 0.1, 0.4))
@@ -41,9 +45,10 @@ def live(seed: int, num_steps: int) -> World:
 
 
 @covers("S3.10", "S3.24")
-def test_simulated_lives_keep_every_invariant():
+@pytest.mark.parametrize("prefix_index", PREFIX_INDEXES)
+def test_simulated_lives_keep_every_invariant(prefix_index: str):
     """And the simulation is worth its name: it preempts, evicts, hits, recomputes and copies."""
-    worlds = [live(seed, 300) for seed in range(40)]
+    worlds = [live(seed, 300, prefix_index) for seed in range(40)]
     counters = [world.scheduler.counters for world in worlds]
     assert sum(one.preemptions for one in counters) > 100
     assert sum(one.evictions for one in counters) > 100

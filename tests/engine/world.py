@@ -6,6 +6,7 @@ import pytest
 
 from engine.errors import RequestRejected
 from engine.prefix_cache import CacheScope
+from engine.radix_index import RadixIndex
 from engine.request import FinishReason, Request, RequestState
 from engine.step import ScheduledStep, plan_batch
 from engine.waiting import LISTED_WAITING
@@ -14,7 +15,16 @@ from tests.engine.shadow_kv import ShadowKv
 
 
 class World:
-    def __init__(self, *, block_size: int, kv_blocks: int, max_batched_tokens: int, max_sequences: int, enabled: bool):
+    def __init__(
+        self,
+        *,
+        block_size: int,
+        kv_blocks: int,
+        max_batched_tokens: int,
+        max_sequences: int,
+        enabled: bool,
+        prefix_index: str = "hash_chain",
+    ):
         self.scheduler = make_scheduler(
             max_batched_tokens=max_batched_tokens,
             max_sequences=max_sequences,
@@ -22,6 +32,7 @@ class World:
             kv_blocks=kv_blocks,
             max_model_len=512,
             enable_prefix_cache=enabled,
+            prefix_index=prefix_index,
         )
         self.kv = ShadowKv(block_size)
         self.step: ScheduledStep | None = None
@@ -102,9 +113,20 @@ class World:
 
     def check_books(self) -> None:
         self.scheduler.check_invariants()
+        self._check_pins()
         assert sum(self.scheduler.waiting_by_reason().values()) == self.scheduler.num_waiting
         live = {request.request_id for request in self.accepted} - self.answered
         assert live == self.scheduler.requests.keys(), "a request was lost"
+
+    def _check_pins(self) -> None:
+        """In a tree no block has more holders than any block that leads to it, so that reference counts pin paths."""
+        if not isinstance(self.scheduler.index, RadixIndex):
+            return
+        ref_count = self.scheduler.pool.ref_count
+        for node in self.scheduler.index.nodes():
+            path = ([] if node.parent is None else node.parent.blocks[-1:]) + node.blocks
+            holders = [ref_count(block_id) for block_id in path]
+            assert holders == sorted(holders, reverse=True), f"blocks {path} have {holders} holders"
 
     def _answer(self, request: Request, reason: FinishReason) -> None:
         assert request.request_id not in self.answered, "answered twice"
