@@ -146,6 +146,7 @@ def _experiment(case: Case, cause: str) -> Decision:
         "bandwidth_saturation": "a decode batch a quarter smaller (max sequences)",
         "scheduler_contention": "half the concurrent requests, the same prompts",
         "kv_exhaustion": "max sequences lowered until active blocks stay under 85 % of the pool",
+        "cache_thrashing": "as many KV blocks as the working set, or half of the tenants at a time",
         "queue_overload": "one more replica, or arrivals limited to the measured completion rate",
     }
     return Decision(

@@ -80,6 +80,12 @@ class Policy:
     pool_low: float = 0.50
     """Reservation explains high memory when active blocks are under half of the pool."""
 
+    thrash_ghost_share: float = 0.20
+    """A fifth of the evicted blocks asked for again: eviction undoes work that it should have kept."""
+
+    thrash_negligible_share: float = 0.02
+    """Of old content a few blocks always come back; under one in fifty the pool gave up the right ones."""
+
     queue_dominates: float = 0.50
     """Queueing dominates the first token from half of its time."""
 

@@ -17,6 +17,7 @@ COUNTERS = (
     "prefix_hit_tokens",
     "preemptions",
     "evictions",
+    "ghost_hits",
     "requests_finished",
     "failures",
     "stall_prefill_seconds",
@@ -29,6 +30,7 @@ GAUGES = (
     "blocks_active",
     "blocks_reclaimable",
     "blocks_free",
+    "working_set_blocks",
     "device_memory_total",
     "device_memory_reserved",
     "max_batched_tokens",
@@ -46,6 +48,9 @@ HISTOGRAMS = (
     "step_prefill",
     "schedule",
     "lock_wait",
+    "block_residency",
+    "block_reuse",
+    "ghost_age",
 )
 
 

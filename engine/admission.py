@@ -1,5 +1,7 @@
 """Which requests can ever be served."""
 
+from collections.abc import Container, Sequence
+
 from engine.config import SchedulerConfig
 from engine.errors import RequestRejected
 from engine.prefix_cache import pack_tokens
@@ -8,6 +10,18 @@ from engine.request import Request
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
+
+
+def check_group(group: Sequence[Request], live_ids: Container[str], config: SchedulerConfig) -> None:
+    """As `check_request`, for requests that come together; their ids must be new, too."""
+    ids: set[str] = set()
+    for request in group:
+        if request.request_id in live_ids or request.request_id in ids:
+            raise RequestRejected(
+                f"request id {request.request_id!r} is already in use", param="request_id", code="duplicate_request"
+            )
+        ids.add(request.request_id)
+        check_request(request, config)
 
 
 def check_request(request: Request, config: SchedulerConfig) -> None:

@@ -12,12 +12,31 @@ its bytes stay what they are until the new owner writes them.
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
+from typing import Protocol
 
 from engine.config import check_bounds
 from engine.errors import InvariantViolation, OutOfBlocks
 from probes.records import BlockCensus
 
 EVICTION_AGES_KEPT = 1024
+
+
+class PoolObserver(Protocol):
+    """Is told of moves in and out of the reclaimable bucket, several blocks at a time and never none."""
+
+    def reclaimable(self, block_ids: Sequence[int]) -> None:
+        """They became reclaimable, the first of them being the next to be evicted."""
+        ...
+
+    def revived(self, block_ids: Sequence[int], released_ns: Sequence[int], now_ns: int, in_use: int) -> None:
+        """They are active again; `in_use` blocks were active before."""
+        ...
+
+    def evicted(self, block_ids: Sequence[int], now_ns: int) -> None: ...
+
+    def dropped(self) -> None:
+        """The reclaimable content was given up on purpose, which is no eviction."""
+        ...
 
 
 class BlockPool:
@@ -33,6 +52,7 @@ class BlockPool:
         block_size: int,
         on_evict: Callable[[int], None] | None = None,
         clock_ns: Callable[[], int] = perf_counter_ns,
+        observer: PoolObserver | None = None,
     ) -> None:
         check_bounds("num_blocks", num_blocks)
         check_bounds("block_size", block_size)
@@ -45,6 +65,7 @@ class BlockPool:
         self.eviction_ages_ns: deque[int] = deque(maxlen=EVICTION_AGES_KEPT)
         """How long the latest evicted blocks had been reclaimable; `evictions` tells a reader how many are new."""
         self._on_evict = on_evict
+        self._observer = observer
         self._clock_ns = clock_ns
         self._ref_counts = [0] * num_blocks
         self._cached = bytearray(num_blocks)
@@ -105,12 +126,18 @@ class BlockPool:
     def touch(self, block_ids: Iterable[int]) -> None:
         """Adds a reference to blocks with valid content; reclaimable ones are active again, with nothing copied."""
         ref_counts = self._ref_counts
+        revived: list[int] = []
+        released: list[int] = []
         for block_id in block_ids:
             if ref_counts[block_id] == 0:
-                if block_id not in self._reclaimable:
+                released_ns = self._reclaimable.pop(block_id, None)
+                if released_ns is None:
                     raise ValueError(f"block {block_id} is free: it has no content to share")
-                del self._reclaimable[block_id]
+                revived.append(block_id)
+                released.append(released_ns)
             ref_counts[block_id] += 1
+        if revived and self._observer is not None:
+            self._observer.revived(revived, released, self._clock_ns(), self.census().active - len(revived))
 
     def release(self, block_ids: Sequence[int]) -> None:
         """Gives back one reference of each block of a chain, first block first.
@@ -121,6 +148,7 @@ class BlockPool:
         """
         ref_counts, cached = self._ref_counts, self._cached
         now = self._clock_ns()
+        reclaimable: list[int] = []
         for block_id in reversed(block_ids):
             count = ref_counts[block_id] - 1
             if count < 0:
@@ -129,8 +157,11 @@ class BlockPool:
             if count == 0:
                 if cached[block_id]:
                     self._reclaimable[block_id] = now
+                    reclaimable.append(block_id)
                 else:
                     self._free.append(block_id)
+        if reclaimable and self._observer is not None:
+            self._observer.reclaimable(reclaimable)
 
     def mark_cached(self, block_ids: Iterable[int]) -> None:
         """Notes that the prefix index knows these active blocks, so that their content outlives their holders."""
@@ -144,6 +175,8 @@ class BlockPool:
         dropped: list[int] = []
         self._forget(len(self._reclaimable), dropped)
         self._free += dropped
+        if self._observer is not None:
+            self._observer.dropped()
         return len(dropped)
 
     def _evict(self, num_blocks: int, into: list[int]) -> None:
@@ -152,6 +185,8 @@ class BlockPool:
         for released_ns in self._forget(num_blocks, into):
             ages.append(now - released_ns)
         self.evictions += num_blocks
+        if self._observer is not None:
+            self._observer.evicted(into[-num_blocks:], now)
 
     def _forget(self, num_blocks: int, into: list[int]) -> list[int]:
         reclaimable, cached, on_evict = self._reclaimable, self._cached, self._on_evict

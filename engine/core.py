@@ -78,6 +78,7 @@ class EngineCore:
         self._schedule_site = lock.site("schedule")
         self._commit_site = lock.site("commit")
         self._step_id = 0
+        self._evictions = 0
         self._previous_end_ns: int | None = None
         self._aborts: dict[str, FinishReason] = {}
 
@@ -161,22 +162,22 @@ class EngineCore:
             late_gaps_ns=gaps.late_ns,
             census=decision.census,
             evicted_blocks=decision.evicted_blocks,
+            ghost_hits=step.ghost_hits,
         )
 
     def _schedule(self) -> _Decision:
         scheduler = self.scheduler
         with self._schedule_site:
             aborted = self._apply_aborts()
-            evictions = scheduler.counters.evictions
             step = scheduler.schedule()
             return _Decision(
-                step,
-                scheduler.census(),
-                scheduler.num_running,
-                scheduler.num_waiting,
-                scheduler.counters.evictions - evictions,
-                aborted,
+                step, scheduler.census(), scheduler.num_running, scheduler.num_waiting, self._new_evictions(), aborted
             )
+
+    def _new_evictions(self) -> int:
+        """Since the last step: blocks are taken when a step is committed, too."""
+        before, self._evictions = self._evictions, self.scheduler.counters.evictions
+        return self._evictions - before
 
     def _apply_aborts(self) -> list[Request]:
         aborted = []

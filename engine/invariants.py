@@ -27,17 +27,21 @@ def check_scheduler(
     """`running`: oldest first. `pinned_blocks`: sources of copies that have not been done yet, with what leads to them."""
     pool.check_invariants()
     index.check_invariants()
+    forking = [sibling for request in (*running, *waiting) for sibling in request.siblings]
     _require(
-        len(requests) == len(waiting) + len(running),
-        f"{len(requests)} live requests, but {len(waiting)} waiting + {len(running)} running",
+        len(requests) == len(waiting) + len(running) + len(forking),
+        f"{len(requests)} live requests, but {len(waiting)} waiting + {len(running)} running + {len(forking)} forking",
     )
     order = [request.sequence_number for request in (*running, *waiting)]
     _require(
         all(older < younger for older, younger in pairwise(order)),
         f"requests are not in order of arrival: {order}",
     )
-    holders = Counter(pinned_blocks)
-    for request in (*running, *waiting):
+    # Whoever only reads a block of another one, to copy the start of it, does not keep that one from writing behind.
+    readers = Counter(pinned_blocks)
+    readers.update(request.fork_source for request in running if request.fork_source is not None)
+    holders = Counter(readers)
+    for request in (*running, *waiting, *forking):
         _require(requests.get(request.request_id) is request, f"{request.request_id!r} is scheduled but not live")
         holders.update(request.block_ids)
     for block_id in range(pool.num_blocks):
@@ -51,8 +55,10 @@ def check_scheduler(
     )
     for request in waiting:
         _check_waiting(request)
+    for request in forking:
+        _check_forking(request)
     for request in running:
-        _check_running(request, pool)
+        _check_running(request, pool, readers)
 
 
 def _check_waiting(request: Request) -> None:
@@ -62,7 +68,14 @@ def _check_waiting(request: Request) -> None:
     _require(request.num_computed_tokens == 0, f"{name!r} waits but has {request.num_computed_tokens} computed tokens")
 
 
-def _check_running(request: Request, pool: BlockPool) -> None:
+def _check_forking(request: Request) -> None:
+    name = request.request_id
+    _require(request.state is RequestState.FORKING, f"{name!r} is somebody's sibling but {request.state}")
+    _require(request.leader is not None and request in request.leader.siblings, f"{name!r} has no leader")
+    _require(not request.block_ids, f"{name!r} waits for its leader but holds {len(request.block_ids)} blocks")
+
+
+def _check_running(request: Request, pool: BlockPool, readers: Counter[int]) -> None:
     name, computed = request.request_id, request.num_computed_tokens
     _require(request.state is RequestState.RUNNING, f"{name!r} runs but is {request.state}")
     capacity = len(request.block_ids) * pool.block_size
@@ -70,5 +83,6 @@ def _check_running(request: Request, pool: BlockPool) -> None:
     _require(computed < request.num_tokens, f"{name!r} has {computed} computed of {request.num_tokens} tokens")
     for block_id in request.block_ids[computed // pool.block_size :]:
         # These are written next: what is shared must never be.
-        _require(pool.ref_count(block_id) == 1, f"{name!r} would write to block {block_id}, which others hold too")
+        others = pool.ref_count(block_id) - readers[block_id] - 1
+        _require(others == 0, f"{name!r} would write to block {block_id}, which {others} others hold too")
         _require(not pool.is_cached(block_id), f"{name!r} would write to block {block_id}, which is cached")

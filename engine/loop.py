@@ -2,13 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter_ns
 from typing import NamedTuple
 
 from engine.core import EngineCore, TokenOutput
 from engine.errors import EngineUnavailable
-from engine.request import FinishReason, Request
+from engine.request import FinishReason, Request, RequestView, view_of
 from probes.locks import TimedLock
 from probes.recorder import Recorder
 from probes.snapshot import EngineSnapshot
@@ -92,16 +94,21 @@ class EngineThread:
 
     # Requests.
 
-    def submit(self, request: Request, sink: Sink) -> None:
-        """Raises RequestRejected (never servable) or EngineUnavailable (not now)."""
+    def submit(self, request: Request, sink: Sink, siblings: Sequence[tuple[Request, Sink]] = ()) -> None:
+        """`siblings` ask for more answers to the same prompt, which is computed once.
+
+        Raises RequestRejected (never servable) or EngineUnavailable (not now), with nothing submitted.
+        """
         self._require_available()
-        # Known before it can emit: the engine thread may schedule it the moment the lock is released.
-        self._sinks[request.request_id] = (request, sink)
+        group = {one.request_id: (one, its_sink) for one, its_sink in ((request, sink), *siblings)}
+        # Known before they can emit: the engine thread may schedule them the moment the lock is released.
+        self._sinks |= group
         try:
             with self._submit_site:
-                self._scheduler.add(request)
+                self._scheduler.add(request, [sibling for sibling, _ in siblings])
         except BaseException:
-            del self._sinks[request.request_id]
+            for request_id in group:
+                del self._sinks[request_id]
             raise
         self._wake.set()
 
@@ -155,24 +162,34 @@ class EngineThread:
                 census=scheduler.census(),
                 num_running=scheduler.num_running,
                 num_waiting=scheduler.num_waiting,
+                num_forking=scheduler.num_forking,
                 waiting_by_reason=dict(scheduler.waiting_by_reason()),
                 prefix_query_tokens=scheduler.counters.prefix_query_tokens,
                 prefix_hit_tokens=scheduler.counters.prefix_hit_tokens,
-                max_batched_tokens=scheduler.max_batched_tokens,
-                max_sequences=scheduler.max_sequences,
+                max_batched_tokens=scheduler.config.max_batched_tokens,
+                max_sequences=scheduler.config.max_sequences,
                 memory_bytes=facts.memory_bytes,
                 bandwidth_bytes_per_second=facts.bandwidth_bytes_per_second,
                 start_unix=facts.start_unix,
                 info=facts.info,
+                reuse=None if scheduler.reuse is None else scheduler.reuse.snapshot(),
             )
+
+    def requests(self, limit: int) -> tuple[list[RequestView], int]:
+        """The oldest `limit` live requests, and how many there are."""
+        now_ns = perf_counter_ns()
+        with self._snapshot_site:
+            self._scheduler.refresh_deferrals()
+            live = self._scheduler.requests
+            return [view_of(request, now_ns) for request in islice(live.values(), limit)], len(live)
 
     def state(self) -> EngineState:
         with self._snapshot_site:
             scheduler = self._scheduler
             return EngineState(
                 self.status(),
-                scheduler.max_batched_tokens,
-                scheduler.max_sequences,
+                scheduler.config.max_batched_tokens,
+                scheduler.config.max_sequences,
                 scheduler.prefix_cache_enabled,
                 scheduler.num_running,
                 scheduler.num_waiting,

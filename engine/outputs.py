@@ -1,7 +1,7 @@
 """From tokens to text, per request: incremental detokenising, stop strings, and the stream a handler reads."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 from engine.core import TokenOutput
@@ -79,9 +79,9 @@ class RequestStream:
         self._arrived = asyncio.Event()
         self._num_tokens = 0
 
-    def submit(self) -> None:
-        """Raises RequestRejected or EngineUnavailable."""
-        self._engine.submit(self.request, self.sink)
+    def submit(self, siblings: Sequence["RequestStream"] = ()) -> None:
+        """`siblings`: further choices of the same prompt. Raises RequestRejected or EngineUnavailable."""
+        self._engine.submit(self.request, self.sink, [(stream.request, stream.sink) for stream in siblings])
 
     def sink(self, output: TokenOutput) -> None:
         self._pending.append(output)
@@ -128,3 +128,29 @@ class RequestStream:
                 break
             self.finish_reason = output.finish_reason
         return "".join(pieces)
+
+
+async def merged(streams: Sequence[RequestStream]) -> AsyncIterator[tuple[int, str | None]]:
+    """Pieces of text with the index of their stream, as they come, and (index, None) when one has ended.
+
+    At most one piece per stream is taken ahead of the reader.
+    """
+    texts = [stream.texts() for stream in streams]
+    if len(texts) == 1:  # needs no tasks
+        async for piece in texts[0]:
+            yield 0, piece
+        yield 0, None
+        return
+    waiting = {asyncio.ensure_future(anext(text, None)): i for i, text in enumerate(texts)}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=waiting.__getitem__):
+                index, found = waiting.pop(task), task.result()
+                if found is not None:
+                    waiting[asyncio.ensure_future(anext(texts[index], None))] = index
+                yield index, found
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,10 +1,11 @@
 """Binds requests to cached prefixes: what of a prompt need not be computed, and what of it others may use later."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from engine.admission import blocks_for
 from engine.block_pool import BlockPool
+from engine.block_reuse import BlockReuse
 from engine.prefix_cache import PartialBlock, PrefixIndex, PrefixKey
 from engine.request import Request, RequestState
 from engine.step import BlockCopy, ScheduledStep
@@ -45,9 +46,10 @@ def prefix_plans(
 class PrefixBinding:
     """Between a prefix index, which knows contents, and a block pool, which knows holders."""
 
-    def __init__(self, index: PrefixIndex[Any], pool: BlockPool) -> None:
+    def __init__(self, index: PrefixIndex[Any], pool: BlockPool, reuse: BlockReuse | None = None) -> None:
         self.index = index
         self._pool = pool
+        self._reuse = reuse
         self._block_size = pool.block_size
         self._keys: dict[str, PrefixKey] = {}
 
@@ -88,9 +90,35 @@ class PrefixBinding:
         first = request.num_hashed_blocks
         indexed = self.index.insert(key, request.block_ids, first, full)
         self._pool.mark_cached(indexed)
+        if self._reuse is not None and indexed:
+            self._note_cached(indexed, request.block_ids, self.index.identities(key), full)
         if self.index.adopts_twins and len(indexed) < full - first and self.index.is_current(key):
             self._adopt(request, self.index.match(key), first, full)
         request.num_hashed_blocks = full
+
+    def _note_cached(self, cached: list[int], block_ids: list[int], identities: Sequence[bytes], end: int) -> None:
+        assert self._reuse is not None
+        start = end - len(cached)
+        if cached == block_ids[start:end]:  # mostly it is the newest ones
+            found = identities[start:end]
+        else:
+            identity_of = dict(zip(block_ids[:end], identities, strict=False))
+            found = [identity_of[block_id] for block_id in cached]
+        self._reuse.cached(cached, found)
+
+    def ghost_hits(self, request: Request, num_found: int) -> int:
+        """Blocks of a request that starts, beyond the `num_found` it shares, that were evicted not long ago."""
+        if self._reuse is None:
+            return 0
+        full = request.num_tokens // self._block_size
+        missed = self.index.identities(self._key(request, full))[num_found:full]
+        return self._reuse.missed(missed, self._pool.census().active)
+
+    def fork(self, source: Request, twin: Request) -> None:
+        """`twin` goes on from what `source` has computed; the scope of that KV goes with it."""
+        key = self._keys.get(source.request_id)
+        if key is not None:
+            self._keys[twin.request_id] = self.index.fork(key, source.num_computed_tokens // self._block_size)
 
     def _adopt(self, request: Request, cached: list[int], first: int, end: int) -> None:
         """Puts cached blocks in the place of the request's own copies of blocks first..end-1; the copies become free."""

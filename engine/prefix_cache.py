@@ -188,6 +188,14 @@ class PrefixIndex(Protocol[Key]):
         """
         ...
 
+    def identities(self, key: Key) -> Sequence[bytes]:
+        """One digest per full block of the key, equal if and only if the prefixes are; it outlives the cached content."""
+        ...
+
+    def fork(self, key: Key, num_blocks: int) -> Key:
+        """A memo of its own for a sequence that shares the first `num_blocks` full blocks, and the scope they are of."""
+        ...
+
     def forget(self, block_id: int) -> None:
         """Unlinks a block; one that is not indexed is left alone."""
         ...
@@ -311,6 +319,15 @@ class HashChainIndex:
             return node
         same = node.parent is parent and node.tokens == chunk and node.origin == key.origin
         return node if same else None
+
+    def identities(self, key: HashKey) -> Sequence[bytes]:
+        return key.digests
+
+    def fork(self, key: HashKey, num_blocks: int) -> HashKey:
+        twin = HashKey(key.generation, key.origin, key.root)
+        twin.digests, twin.chunks = key.digests[:num_blocks], key.chunks[:num_blocks]
+        twin.nodes = key.nodes[:num_blocks]
+        return twin
 
     def insert_sequence(self, tokens: Sequence[int], block_ids: Sequence[int], salt: str = "") -> list[int]:
         """Indexes every full block of a computed sequence; returns the block ids that are now found."""

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
+from operator import attrgetter
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +21,22 @@ class SamplingParams:
     ignore_eos: bool = False
 
 
+def choice_seed(seed: int | None, choice: int) -> int | None:
+    """The seed of a request's n-th answer, from 0: that of the request for the first, an unrelated one for each other.
+
+    Not seed + n, with which requests of neighbouring seeds would share answers.
+    """
+    if seed is None or choice == 0:
+        return seed
+    return int.from_bytes(sha256(f"{seed}/choice {choice}".encode()).digest()[:8], "big")
+
+
 class RequestState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
+    FORKING = "forking"
+    """Waits for the prompt that its leader computes for both."""
     FINISHED = "finished"
 
 
@@ -51,7 +66,12 @@ class Request:
 
     output_token_ids: list[int] = field(default_factory=list)
     state: RequestState = RequestState.WAITING
+    siblings: list["Request"] = field(default_factory=list)
+    """Requests that go on from this one's prompt once it is computed; none any more after that. See engine.forks."""
+    leader: "Request | None" = None
     block_ids: list[int] = field(default_factory=list)
+    fork_source: int | None = None
+    """The block with the end of the prompt, held until it is copied to the last of its own blocks."""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens bound from the prefix cache at the first admission."""
@@ -97,3 +117,39 @@ class Request:
         if start >= num_prompt:
             return self.output_token_ids[start - num_prompt : end - num_prompt]
         return self.prompt_token_ids[start:] + self.output_token_ids[: end - num_prompt]
+
+
+arrival = attrgetter("sequence_number")
+"""Sort key: lower is older."""
+
+
+class RequestView(NamedTuple):
+    """A live request, as an observer sees it."""
+
+    request_id: str
+    state: RequestState
+    reason: str | None
+    """Why the latest step passed it over; None when it did not, or when no step has considered it yet."""
+    deferred_steps: int
+    """Steps in a row that passed it over."""
+    age_seconds: float
+    prompt_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    blocks: int
+    preemptions: int
+
+
+def view_of(request: Request, now_ns: int) -> RequestView:
+    return RequestView(
+        request.request_id,
+        request.state,
+        request.deferral,
+        request.deferred_steps,
+        (now_ns - request.arrival_ns) / 1e9,
+        len(request.prompt_token_ids),
+        request.num_computed_tokens,
+        len(request.output_token_ids),
+        len(request.block_ids),
+        request.num_preemptions,
+    )

@@ -7,40 +7,28 @@ it fits beside what started before; and when a decode finds no block, the younge
 oldest one always goes on.
 """
 
-from bisect import bisect_right
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
-from engine.admission import blocks_for, check_request
+from engine import forks
+from engine.admission import blocks_for, check_group
 from engine.block_pool import BlockPool
+from engine.block_reuse import BlockReuse
 from engine.config import SchedulerConfig
-from engine.errors import InvariantViolation, RequestRejected
+from engine.errors import InvariantViolation
 from engine.invariants import check_scheduler
 from engine.prefix_binding import PrefixBinding, PrefixPlan
 from engine.prefix_cache import CacheScope, PrefixIndex
 from engine.prefix_indexes import make_prefix_index
-from engine.request import FinishReason, Request, RequestState
-from engine.step import Deferral, ScheduledSequence, ScheduledStep
+from engine.request import FinishReason, Request, RequestState, arrival
+from engine.step import ScheduledSequence, ScheduledStep, SchedulerCounters
+from engine.turns import DecodeTurns
 from engine.waiting import WaitingQueue
 from probes.arithmetic import attention_pairs
 from probes.records import BlockCensus, DeferralReason
-
-arrival = attrgetter("sequence_number")
-
-
-class SchedulerCounters(NamedTuple):
-    """Cumulative since the start; readers take differences."""
-
-    preemptions: int
-    evictions: int
-    """Blocks whose cached content was given up for something else."""
-    prefix_query_tokens: int
-    """Prompt tokens looked up in the prefix cache, each request once."""
-    prefix_hit_tokens: int
-    """Those of them that needed no computation."""
 
 
 class Scheduler:
@@ -50,21 +38,27 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, scope: CacheScope, *, clock_ns: Callable[[], int] = perf_counter_ns
+        self,
+        config: SchedulerConfig,
+        scope: CacheScope,
+        *,
+        clock_ns: Callable[[], int] = perf_counter_ns,
+        measure_reuse: bool = True,
     ) -> None:
         self.config = config
         self.index: PrefixIndex[Any] = make_prefix_index(config, scope)
-        self.pool = BlockPool(config.kv_blocks, config.block_size, on_evict=self.index.forget, clock_ns=clock_ns)
-        self._prefixes = PrefixBinding(self.index, self.pool)
+        self.reuse = BlockReuse(config.kv_blocks, clock_ns) if measure_reuse else None
+        self.pool = BlockPool(config.kv_blocks, config.block_size, self.index.forget, clock_ns, self.reuse)
+        self._prefixes = PrefixBinding(self.index, self.pool, self.reuse)
         self.requests: dict[str, Request] = {}
-        # All three hold older requests before younger ones, and everything running is older than everything waiting.
+        # All three hold older requests before younger ones; everything running is older than everything waiting.
         self._waiting = WaitingQueue()
         self._prefills: list[Request] = []
         self._decodes: list[Request] = []
+        self._forked: list[Request] = []
+        self._turns = DecodeTurns()
         self._in_flight: ScheduledStep | None = None
         self._num_added = 0
-        self._decodes_were_deferred = False
-        self._last_in_turn = 0
         self._preemptions = 0
         self._prefix_query_tokens = 0
         self._prefix_hit_tokens = 0
@@ -84,12 +78,9 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def max_batched_tokens(self) -> int:
-        return self.config.max_batched_tokens
-
-    @property
-    def max_sequences(self) -> int:
-        return self.config.max_sequences
+    def num_forking(self) -> int:
+        """Requests that wait for a prompt that another one computes for them; neither running nor waiting."""
+        return len(self.requests) - self.num_running - self.num_waiting
 
     @property
     def prefix_cache_enabled(self) -> bool:
@@ -122,16 +113,17 @@ class Scheduler:
 
     # What comes in and goes out.
 
-    def add(self, request: Request) -> None:
-        """Queues a request. Raises RequestRejected when it can never be served or its id is already in use."""
-        if request.request_id in self.requests:
-            raise RequestRejected(
-                f"request id {request.request_id!r} is already in use", param="request_id", code="duplicate_request"
-            )
-        check_request(request, self.config)
-        self._num_added += 1
-        request.sequence_number = self._num_added
-        self.requests[request.request_id] = request
+    def add(self, request: Request, siblings: Sequence[Request] = ()) -> None:
+        """Queues a request; `siblings` ask for more answers to its prompt, which is computed once for all of them.
+
+        Raises RequestRejected, with nothing queued, when one of them can never be served or an id is already in use.
+        """
+        check_group([request, *siblings], self.requests, self.config)
+        forks.join(request, siblings)
+        for one in (request, *siblings):
+            self._num_added += 1
+            one.sequence_number = self._num_added
+            self.requests[one.request_id] = one
         self._waiting.append(request)
 
     def abort(self, request_id: str) -> Request | None:
@@ -145,15 +137,25 @@ class Scheduler:
         """Ends a live request. One that already ended keeps its first reason: an abort may race a stop token."""
         if self.requests.get(request.request_id) is not request:
             return
-        if request.state is RequestState.RUNNING:
-            (self._decodes if request in self._decodes else self._prefills).remove(request)
-        else:
-            self._waiting.remove(request)
+        self._remove(request)
         del self.requests[request.request_id]
         self._prefixes.forget(request)
         self._release(request)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
+
+    def _remove(self, request: Request) -> None:
+        """From its place; siblings that still needed its prompt get another leader there."""
+        if request.state is RequestState.FORKING:
+            forks.leave(request)
+        elif request.state is RequestState.RUNNING:
+            (self._decodes if request in self._decodes else self._prefills).remove(request)
+            if request.siblings:
+                self._waiting.push_front(forks.promote_heir(request))
+        elif request.siblings:
+            self._waiting.replace(request, forks.promote_heir(request))
+        else:
+            self._waiting.remove(request)
 
     def set_limits(self, max_batched_tokens: int | None = None, max_sequences: int | None = None) -> None:
         """Changes limits from the next step on. Raises ConfigError, with nothing changed, for a value out of bounds.
@@ -188,19 +190,21 @@ class Scheduler:
         self._schedule_decodes(step)
         budget, promised = self._schedule_prefills(step, self.config.max_batched_tokens - len(step.decodes))
         self._admit(step, budget, promised)
-        step.num_deferred = len(self.requests) - len(step.decodes) - len(step.prefills)
+        step.num_deferred = self.num_running + self.num_waiting - len(step.decodes) - len(step.prefills)
         if not step.is_empty:
+            forks.copy_on_write(self._forked, self.pool, step)
+            self._forked = []
             self._in_flight = step
         return step
 
     def commit(self, step: ScheduledStep, token_ids: Sequence[int], now_ns: int) -> list[Request]:
         """Books a computed step; returns the requests that emitted a token, in order.
 
-        `token_ids`: one per sampled sequence, decodes first, then the prefills that reached their last token (the order
-        of `BatchPlan.sample_requests`). What was aborted meanwhile is skipped. Raises ValueError, with nothing changed,
-        when their number is wrong.
+        `token_ids`: one per sampled sequence, decodes first, then the prefills that reached their last token, then the
+        forks (the order of `BatchPlan.sample_requests`). What was aborted meanwhile is skipped. Raises ValueError, with
+        nothing changed, when their number is wrong.
         """
-        sampled = step.decodes + [chunk for chunk in step.prefills if chunk.samples]
+        sampled = step.sampled
         if len(token_ids) != len(sampled):
             raise ValueError(f"{len(token_ids)} token ids for {len(sampled)} sampled sequences")
         self._close(step)
@@ -211,6 +215,9 @@ class Scheduler:
                 request.max_computed_tokens = max(request.max_computed_tokens, end)
                 if use_cache and end // block_size > request.num_hashed_blocks:
                     self._prefixes.index_full_blocks(request)
+        # A leader that ended meanwhile has handed its siblings on.
+        if step.forks and step.prefills[-1].request.state is RequestState.RUNNING:
+            self._fork(step.prefills[-1].request)
         emitted: list[Request] = []
         for (request, start, _, is_decode, _), token_id in zip(sampled, token_ids, strict=True):
             if request.state is not RequestState.RUNNING:
@@ -219,15 +226,27 @@ class Scheduler:
                 request.num_computed_tokens = request.max_computed_tokens = start + 1
                 if use_cache and (start + 1) % block_size == 0:
                     self._prefixes.index_full_blocks(request)
-            else:
+            elif request in self._prefills:
                 self._prefills.remove(request)
-                self._decodes.append(request)  # it was the youngest that runs
+                insort(self._decodes, request, key=arrival)
             request.output_token_ids.append(token_id)
             request.last_token_ns = now_ns
             if request.first_token_ns is None:
                 request.first_token_ns = now_ns
             emitted.append(request)
         return emitted
+
+    def _fork(self, leader: Request) -> None:
+        """Siblings of a prompt that is computed now decode from here on; for whom there is no room starts on its own."""
+        siblings, leader.siblings = leader.siblings, []
+        while siblings and self.num_running < self.config.max_sequences and self.pool.can_allocate(1):
+            sibling = siblings.pop(0)
+            forks.fork(leader, sibling, self.pool, self._prefixes)
+            insort(self._decodes, sibling, key=arrival)
+            self._forked.append(sibling)
+        for sibling in reversed(siblings):
+            forks.stand_alone(sibling)
+            self._waiting.push_front(sibling)
 
     def fail(self, step: ScheduledStep) -> list[Request]:
         """The forward pass raised: ends the step's requests with ERROR and returns them. All others go on."""
@@ -248,7 +267,7 @@ class Scheduler:
     # Decodes.
 
     def _schedule_decodes(self, step: ScheduledStep) -> None:
-        selected, deferred = self._select_decodes(step.max_batched_tokens)
+        selected, deferred = self._turns.select(self._decodes, step.max_batched_tokens)
         block_size = self.config.block_size
         append = step.decodes.append
         context = 0
@@ -259,25 +278,13 @@ class Scheduler:
                 continue
             append(ScheduledSequence(request, start, 1, True, True))
             context += start + 1
+        if selected and not step.decodes and self._decodes:
+            return self._schedule_decodes(step)  # those whose turn it was gave way, so it is the others' now
         step.decode_context_tokens = context
         for request in deferred:
             if request.state is RequestState.RUNNING:
-                self._defer(step, request, DeferralReason.BUDGET, 0)
-
-    def _select_decodes(self, budget: int) -> tuple[list[Request], list[Request]]:
-        """The decodes that fit the budget, oldest first, and the rest; who was passed over goes first next time."""
-        decodes = self._decodes
-        if len(decodes) <= budget and not self._decodes_were_deferred:
-            return list(decodes), []
-        turn = bisect_right(decodes, self._last_in_turn, key=arrival)
-        in_turn = decodes[turn:] + decodes[:turn]
-        selected, deferred = in_turn[:budget], in_turn[budget:]
-        for request in selected:
-            request.deferral, request.deferred_steps = None, 0
-        self._decodes_were_deferred = bool(deferred)
-        if selected:
-            self._last_in_turn = selected[-1].sequence_number
-        return sorted(selected, key=arrival), deferred
+                step.defer(request, DeferralReason.BUDGET, 0)
+        return None
 
     def _grow(self, request: Request, step: ScheduledStep) -> bool:
         """Gets a decode its next block, at the expense of younger requests; False when it had to give way itself."""
@@ -291,14 +298,14 @@ class Scheduler:
         request.block_ids += self.pool.allocate(1)
         return True
 
-    def _promise(self, request: Request) -> int:
-        """Blocks a running prompt still needs in order to be computed as a whole."""
-        return self._blocks_missing(request, request.num_tokens)
-
     def _blocks_missing(self, request: Request, num_tokens: int) -> int:
         return blocks_for(num_tokens, self.config.block_size) - len(request.block_ids)
 
     def _youngest(self) -> Request:
+        """The next victim of a preemption: the latest arrival that runs, be it a prompt or a decode.
+
+        It has waited least, and the oldest request is never one but for its own sake, so that somebody always finishes.
+        """
         return max((requests[-1] for requests in (self._decodes, self._prefills) if requests), key=arrival)
 
     def _preempt(self, request: Request, step: ScheduledStep) -> None:
@@ -320,14 +327,14 @@ class Scheduler:
             available = max(0, self.pool.num_available - promised)
             num_tokens = min(budget, request.num_tokens - request.num_computed_tokens)
             if num_tokens <= 0:
-                self._defer(step, request, self._spent_by(step), 0)
+                step.defer(request, step.spent_by, 0)
             elif self._blocks_missing(request, request.num_computed_tokens + num_tokens) > available:
                 # An older decode took what was promised; it comes back when that one ends or preempts this one.
-                self._defer(step, request, DeferralReason.BLOCKS, available)
+                step.defer(request, DeferralReason.BLOCKS, available)
             else:
                 self._schedule_chunk(step, request, num_tokens)
                 budget -= num_tokens
-            promised += self._promise(request)
+            promised += self._blocks_missing(request, request.num_tokens)
         return budget, promised
 
     def _schedule_chunk(self, step: ScheduledStep, request: Request, num_tokens: int) -> None:
@@ -336,6 +343,8 @@ class Scheduler:
         request.block_ids += self.pool.allocate(self._blocks_missing(request, end))
         request.deferral, request.deferred_steps = None, 0
         step.prefills.append(ScheduledSequence(request, start, num_tokens, False, end == request.num_tokens))
+        if end == request.num_tokens:
+            step.forks = [ScheduledSequence(one, start, num_tokens, False, True) for one in request.siblings]
         recomputed = max(0, min(end, request.max_computed_tokens) - start)
         step.recomputed_tokens += recomputed
         step.prefill_tokens += num_tokens - recomputed
@@ -347,18 +356,21 @@ class Scheduler:
             request = self._waiting.head
             available = max(0, self.pool.num_available - promised)
             if budget <= 0:
-                return self._waiting.defer(step, self._spent_by(step), 0)
+                return self._waiting.defer(step, step.spent_by, 0)
             if self.num_running >= self.config.max_sequences:
                 return self._waiting.defer(step, DeferralReason.SEQUENCES, budget)
+            if self._prefills and self._prefills[-1].siblings:
+                # They are older, and decode as soon as this step is done.
+                return self._waiting.defer(step, DeferralReason.FORKS, budget)
             # A victim that may now share where it held its own copy could come back in the step that preempted it.
-            plan = None if step.preempted else self._prefixes.plan(request, available, self.prefix_cache_enabled)
+            plan = None if step.preempted else self._prefixes.plan(request, available, self.config.enable_prefix_cache)
             if plan is None:
                 return self._waiting.defer(step, DeferralReason.BLOCKS, available)
             self._start(step, request, plan)
             num_tokens = min(budget, request.num_tokens - request.num_computed_tokens)
             self._schedule_chunk(step, request, num_tokens)
             budget -= num_tokens
-            promised += self._promise(request)
+            promised += self._blocks_missing(request, request.num_tokens)
         return None
 
     def _start(self, step: ScheduledStep, request: Request, plan: PrefixPlan) -> None:
@@ -366,6 +378,8 @@ class Scheduler:
         self._prefills.append(request)
         request.state = RequestState.RUNNING
         self._prefixes.bind(request, plan, step)
+        if self.config.enable_prefix_cache:
+            step.ghost_hits += self._prefixes.ghost_hits(request, len(plan.shared))
         request.max_computed_tokens = max(request.max_computed_tokens, plan.num_tokens)
         if request.num_preemptions == 0:
             request.num_cached_tokens = plan.num_tokens
@@ -374,19 +388,10 @@ class Scheduler:
                 self._prefix_query_tokens += request.num_tokens
                 self._prefix_hit_tokens += plan.num_tokens
 
-    # Deferral and release.
-
-    @staticmethod
-    def _spent_by(step: ScheduledStep) -> DeferralReason:
-        return DeferralReason.PREFILL_AHEAD if step.prefills else DeferralReason.BUDGET
-
-    @staticmethod
-    def _defer(step: ScheduledStep, request: Request, reason: DeferralReason, available: int) -> None:
-        request.deferral = reason
-        request.deferred_steps += 1
-        step.deferred.append(Deferral(request, reason, available))
-
     def _release(self, request: Request) -> None:
+        if request.fork_source is not None:
+            request.block_ids.append(request.fork_source)
+            request.fork_source = None
         self.pool.release(request.block_ids)
         request.block_ids = []
         request.num_computed_tokens = 0

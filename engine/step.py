@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.request import Request
+from probes.records import DeferralReason
 
 
 class ScheduledSequence(NamedTuple):
@@ -32,12 +33,26 @@ class Deferral(NamedTuple):
     """Tokens of budget (or blocks, for `kv_blocks`) that were left when it was deferred; never negative."""
 
 
+class SchedulerCounters(NamedTuple):
+    """Cumulative since the start; readers take differences."""
+
+    preemptions: int
+    evictions: int
+    """Blocks whose cached content was given up for something else."""
+    prefix_query_tokens: int
+    """Prompt tokens looked up in the prefix cache, each request once."""
+    prefix_hit_tokens: int
+    """Those of them that needed no computation."""
+
+
 @dataclass(slots=True)
 class ScheduledStep:
     """Decodes first, then prefill chunks; copies are executed in order before the forward pass."""
 
     decodes: list[ScheduledSequence] = field(default_factory=list)
     prefills: list[ScheduledSequence] = field(default_factory=list)
+    forks: list[ScheduledSequence] = field(default_factory=list)
+    """Siblings of the last prefill, when that one ends its prompt: they sample from the same row. See engine.forks."""
     copies: list[BlockCopy] = field(default_factory=list)
     pinned: list[list[int]] = field(default_factory=list)
     """For each copy its source, after the blocks that lead to it: held until the copy is done."""
@@ -47,6 +62,8 @@ class ScheduledStep:
     num_deferred: int = 0
     cached_tokens: int = 0
     """Prompt tokens bound from the prefix cache by requests admitted for the first time in this step."""
+    ghost_hits: int = 0
+    """Blocks that the requests started in this step asked for and that had been evicted not long ago."""
     prefill_tokens: int = 0
     """Tokens of the prefill chunks that no earlier step computed."""
     recomputed_tokens: int = 0
@@ -62,6 +79,21 @@ class ScheduledStep:
         return not self.decodes and not self.prefills
 
     @property
+    def sampled(self) -> list[ScheduledSequence]:
+        """What yields a token each, in the order of `BatchPlan.sample_requests`."""
+        return self.decodes + [chunk for chunk in self.prefills if chunk.samples] + self.forks
+
+    @property
+    def spent_by(self) -> DeferralReason:
+        """Who has what a prompt no longer gets of the budget."""
+        return DeferralReason.PREFILL_AHEAD if self.prefills else DeferralReason.BUDGET
+
+    def defer(self, request: Request, reason: DeferralReason, available: int) -> None:
+        request.deferral = reason
+        request.deferred_steps += 1
+        self.deferred.append(Deferral(request, reason, available))
+
+    @property
     def num_query_tokens(self) -> int:
         return len(self.decodes) + sum(chunk.num_tokens for chunk in self.prefills)
 
@@ -72,7 +104,7 @@ class BatchPlan:
 
     token_ids, positions, slots: one entry per query token (slot = block_id * block_size + offset).
     block_tables, context_lens, query_lens: one entry per sequence; context_len counts the positions in KV afterwards.
-    sample_rows: rows of token_ids whose logits are sampled, in the order of `sample_requests`.
+    sample_rows: rows of token_ids whose logits are sampled, in the order of `sample_requests`; forks repeat a row.
     """
 
     token_ids: list[int]
@@ -103,4 +135,7 @@ def plan_batch(step: ScheduledStep, block_size: int) -> BatchPlan:
         if sequence.samples:
             plan.sample_rows.append(len(plan.token_ids) - 1)
             plan.sample_requests.append(request)
+    for sequence in step.forks:
+        plan.sample_rows.append(len(plan.token_ids) - 1)
+        plan.sample_requests.append(sequence.request)
     return plan

@@ -1,6 +1,6 @@
 """The waiting queue, first come, first served, and how long and why each request in it was passed over."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import islice
 
@@ -50,11 +50,21 @@ class WaitingQueue:
         request.queued_step = self._step_count - 1
         self._requests.appendleft(request)
 
+    def push_front(self, request: Request) -> None:
+        """Between two steps: it is older than all that wait, and no step has passed it over yet."""
+        request.queued_step = self._step_count
+        self._requests.appendleft(request)
+
     def pop(self) -> Request:
         return self._requests.popleft()
 
     def remove(self, request: Request) -> None:
         self._requests.remove(request)
+
+    def replace(self, request: Request, heir: Request) -> None:
+        """`heir` gets the place in the queue, and the time spent there."""
+        heir.queued_step = request.queued_step
+        self._requests[self._requests.index(request)] = heir
 
     def defer(self, step: ScheduledStep, reason: DeferralReason, available: int) -> None:
         """No request of the queue starts in this step, or none any more."""
@@ -69,7 +79,8 @@ class WaitingQueue:
             if request.queued_step != self._step_count:
                 break
             unseen += 1
-        counts = {self._reason: len(self._requests) - unseen, NOT_CONSIDERED: unseen}
+        counts = Counter({self._reason: len(self._requests) - unseen})
+        counts[NOT_CONSIDERED] += unseen
         return {reason: count for reason, count in counts.items() if count}
 
     def refresh(self) -> None:

@@ -11,6 +11,13 @@ LATENCY_BOUNDS_SECONDS = (
 )  # fmt: skip
 LATENCY_BOUNDS_NS = tuple(round(bound * 1e9) for bound in LATENCY_BOUNDS_SECONDS)
 
+BLOCK_AGE_BOUNDS_SECONDS = (
+    0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0,
+    14400.0, 28800.0, 86400.0,
+)  # fmt: skip
+"""Cached blocks live for seconds under pressure and for hours without it."""
+BLOCK_AGE_BOUNDS_NS = tuple(round(bound * 1e9) for bound in BLOCK_AGE_BOUNDS_SECONDS)
+
 
 class MetricKind(StrEnum):
     COUNTER = "counter"
@@ -26,6 +33,8 @@ class Metric:
     kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = LATENCY_BOUNDS_SECONDS
+    """Seconds; of a histogram."""
 
     @property
     def wire_name(self) -> str:
@@ -57,9 +66,22 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("kv_blocks", _G, "KV blocks by disjoint state; free does not include reclaimable.", ("state",)),
         Metric("kv_evictions_total", _C, "Reclaimable blocks whose content was given up (metadata only)."),
+        Metric("kv_ghost_hits_total", _C, "Blocks asked for again after their eviction, by requests that started."),
+        Metric(
+            "kv_block_residency_seconds", _H, "Content of a block cached to its eviction.", bounds=BLOCK_AGE_BOUNDS_SECONDS
+        ),
+        Metric(
+            "kv_block_reuse_seconds", _H, "Cached block given back to its next hit.", bounds=BLOCK_AGE_BOUNDS_SECONDS
+        ),
+        Metric(
+            "kv_ghost_age_seconds", _H, "Eviction of a block's content to its next request.", bounds=BLOCK_AGE_BOUNDS_SECONDS
+        ),
+        Metric("kv_working_set_blocks", _G, "Pool that would have served 95 % of the reuse of the last 5 minutes."),
         Metric("prefix_query_tokens_total", _C, "Prompt tokens looked up in the prefix index."),
         Metric("prefix_hit_tokens_total", _C, "Prompt tokens found in the prefix index."),
-        Metric("requests", _G, "Requests by state.", ("state",)),
+        Metric(
+            "requests", _G, "Requests by state; forking: a further choice of a prompt that is being computed.", ("state",)
+        ),
         Metric("requests_waiting", _G, "Waiting requests by the reason of the last scheduling pass.", ("reason",)),
         Metric("requests_finished_total", _C, "Finished requests by reason.", ("reason",)),
         Metric("preemptions_total", _C, "Sequences preempted (recompute)."),

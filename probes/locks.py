@@ -24,6 +24,12 @@ class Histogram:
         self.count += times
         self.sum_ns += value_ns * times
 
+    def copy(self) -> "Histogram":
+        """As it is now; for whoever holds the lock under which it is written."""
+        twin = Histogram(self.bounds)
+        twin.counts, twin.count, twin.sum_ns = list(self.counts), self.count, self.sum_ns
+        return twin
+
     def cumulative(self) -> list[int]:
         """Counts at or below each bound, the last one for +Inf."""
         total, result = 0, []

@@ -27,7 +27,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         state = self._snapshot()
-        numbers, histograms = self._numbers(state), self._histograms()
+        numbers, histograms = self._numbers(state), self._histograms(state)
         for name, metric in METRICS.items():
             if metric.kind is MetricKind.HISTOGRAM:
                 histogram_family = HistogramMetricFamily(metric.wire_name, metric.help, labels=metric.labels)
@@ -42,8 +42,8 @@ class EngineCollector(Collector):
                 family.add_metric(labels, value)
             yield family
 
-    def _histograms(self) -> dict[str, dict[Labels, Histogram]]:
-        counters = self._recorder.counters
+    def _histograms(self, state: EngineSnapshot) -> dict[str, dict[Labels, Histogram]]:
+        counters, reuse = self._recorder.counters, state.reuse
         sites = self._lock.sites.values()
         return {
             "step_duration_seconds": {(kind,): histogram for kind, histogram in counters.step_duration.items()},
@@ -55,11 +55,15 @@ class EngineCollector(Collector):
             "inter_token_latency_seconds": {(): counters.inter_token_latency},
             "e2e_request_latency_seconds": {(): counters.e2e},
             "queue_time_seconds": {(): counters.queue_time},
+            "kv_block_residency_seconds": {} if reuse is None else {(): reuse.residency},
+            "kv_block_reuse_seconds": {} if reuse is None else {(): reuse.reuse},
+            "kv_ghost_age_seconds": {} if reuse is None else {(): reuse.ghost_age},
         }
 
     def _numbers(self, state: EngineSnapshot) -> dict[str, dict[Labels, float]]:
         counters = self._recorder.counters
         bandwidth = state.bandwidth_bytes_per_second
+        working_set = None if state.reuse is None else state.reuse.working_set_blocks
         return {
             "step_device_seconds_total": {
                 (op, kind): sums[index] / 1e9
@@ -70,9 +74,15 @@ class EngineCollector(Collector):
             "stall_seconds_total": {key: ns / 1e9 for key, ns in list(counters.stall_ns.items())},
             "kv_blocks": _by_label(state.census._asdict()),
             "kv_evictions_total": {(): counters.evictions},
+            "kv_ghost_hits_total": {(): counters.ghost_hits},
+            "kv_working_set_blocks": {} if working_set is None else {(): working_set},
             "prefix_query_tokens_total": {(): state.prefix_query_tokens},
             "prefix_hit_tokens_total": {(): state.prefix_hit_tokens},
-            "requests": {("running",): state.num_running, ("waiting",): state.num_waiting},
+            "requests": {
+                ("running",): state.num_running,
+                ("waiting",): state.num_waiting,
+                ("forking",): state.num_forking,
+            },
             "requests_waiting": _by_label(state.waiting_by_reason),
             "requests_finished_total": _by_label(counters.finished),
             "preemptions_total": {(): counters.preemptions},

@@ -115,6 +115,7 @@ class Counters:
     finished: Counter[str]
     stall_ns: Counter[tuple[str, str]]
     evictions: int = 0
+    ghost_hits: int = 0
     preemptions: int = 0
     probe_errors: int = 0
 
@@ -180,6 +181,7 @@ class RingRecorder:
         if record.deferral is not None:
             counters.deferrals[record.deferral] += record.num_deferred
         counters.evictions += record.evicted_blocks
+        counters.ghost_hits += record.ghost_hits or 0
         counters.preemptions += record.num_preempted
         self._count_gaps(record)
 

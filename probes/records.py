@@ -121,6 +121,9 @@ class StepRecord(NamedTuple):
     """Inter-token gaps of sequences that emitted now but not in the previous step (preempted or deferred in between)."""
     census: BlockCensus
     evicted_blocks: int
+    # Fields of later versions are None when the record is of an earlier one.
+    ghost_hits: int | None = None
+    """Blocks asked for by requests that started in this step which had been evicted not long ago."""
 
 
 class DeferralReason(StrEnum):
@@ -132,6 +135,8 @@ class DeferralReason(StrEnum):
     """An earlier prompt's chunk took the rest of the budget."""
     SEQUENCES = "max_sequences"
     """Every sequence slot is taken."""
+    FORKS = "choices_of_earlier_prompt"
+    """An earlier prompt ends in this step; its other choices start from it before anybody younger does."""
     BLOCKS = "kv_blocks"
     """Free plus reclaimable blocks cannot hold the prompt beside what is promised to running prefills."""
 

@@ -2,7 +2,25 @@
 
 from dataclasses import dataclass
 
+from probes.locks import Histogram
 from probes.records import BlockCensus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseSnapshot:
+    """What became of cached blocks. Histograms are cumulative since the start, in ns."""
+
+    residency: Histogram
+    """Content of a block cached to its eviction."""
+    reuse: Histogram
+    """Cached block given back by its last holder to its next hit."""
+    ghost_age: Histogram
+    """Eviction of a block's content to its next request; one observation per ghost hit."""
+    num_ghosts: int
+    """Evicted blocks that are remembered."""
+    working_set_blocks: int | None
+    """Smallest pool that would have served 95 % of the reuse in the window; None when nothing was asked for again."""
+    working_set_window_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +30,8 @@ class EngineSnapshot:
     census: BlockCensus
     num_running: int
     num_waiting: int
+    num_forking: int = 0
+    """Further choices of a prompt that is still being computed."""
     waiting_by_reason: dict[str, int]
     """By `DeferralReason` of the last scheduling pass; prompts not yet looked at count as `not_considered_yet`."""
     prefix_query_tokens: int
@@ -24,3 +44,5 @@ class EngineSnapshot:
     start_unix: float
     info: dict[str, str]
     """Labels of `engine_info`: version, model geometry, fixed configuration."""
+    reuse: ReuseSnapshot | None = None
+    """None when the engine does not measure it."""

@@ -76,15 +76,20 @@ def _field(value: dict[str, Any], name: str, kind: type[T]) -> T:
 
 
 _TEXT = frozenset({"kind", "deferral"})
-_OPTIONAL = frozenset({"host_gap_ns", "forward_cpu_ns", "device_ns", "deferral"})
+_OPTIONAL = frozenset({"host_gap_ns", "forward_cpu_ns", "device_ns", "deferral", *StepRecord._field_defaults})
 _NESTED = frozenset({"census", "device_ns", "late_gaps_ns"})
 _INTEGERS = tuple(name for name in StepRecord._fields if name not in _TEXT | _NESTED)
 
 
 def decode_step(value: Any) -> StepRecord:
-    """A record from its JSON object; unknown fields of a newer engine are ignored, missing or mistyped ones are not."""
+    """A record from its JSON object.
+
+    Unknown fields of a newer engine are ignored; fields that an older one did not have yet get their default, which says
+    that they were not measured. Missing or mistyped ones are an error.
+    """
     if not isinstance(value, dict):
         raise WireError(f"step record should be an object, found {type(value).__name__}")
+    value = StepRecord._field_defaults | value
     missing = [name for name in StepRecord._fields if name not in value]
     if missing:
         raise WireError(f"step record lacks {', '.join(missing)}")

@@ -1,8 +1,8 @@
 """What the lesson requires, by id, and how a test says which of it it proves.
 
-Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3d prefix caching, 5 the decision framework, 7 the
-reference code. Rows of other sections that tests here prove as well are listed too, but nothing fails when they have
-no test.
+Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3e prefix caching and the block pool, 5 the decision
+framework, 7 the reference code. Rows of other sections that tests here prove as well are listed too, but nothing fails
+when they have no test.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def covers(*ids: str) -> Callable[[Decorated], Decorated]:
     return pytest.mark.requirement(*ids)
 
 
-CLAIMED_SECTIONS = ("1", "2", "3a", "3b", "3c", "3d", "5", "7")
+CLAIMED_SECTIONS = ("1", "2", "3a", "3b", "3c", "3d", "3e", "5", "7")
 
 REQUIREMENTS = {
     # 0. Introduction (not claimed as a section)
@@ -84,11 +84,17 @@ REQUIREMENTS = {
     "S3.20": "eviction takes the least recently used unreferenced leaf; a parent only once it is childless",
     "S3.21": "the match is token-granular, the storage page-aligned",
     "S3.22": "hash chain and radix hit the same with page = block",
-    # 3e. Pool (not claimed as a section)
+    # 3e. Pool, buckets, eviction, thrashing
+    "S3.23": "the pool is allocated once, at the start, from parameters; no share of memory is a universal rule",
     "S3.24": "active + reclaimable + free = total after every operation",
     "S3.25": "an active block is never handed out again",
     "S3.26": "a hit on a reclaimable block makes it active at once, with nothing copied",
     "S3.27": "under pressure free blocks go first, then the tails of old chains",
+    "S3.28": "free and reclaimable are added only where it is known that free does not include reclaimable",
+    "S3.29": "eviction is metadata only: no memory is freed, no byte changes",
+    "S3.30": "a working set above the pool reads as thrashing: 0 % hits, 100 % ghost hits",
+    "S3.31": "the costs of thrashing are listed with their numbers",
+    "S3.32": "high device memory proves neither health, nor thrashing, nor exhaustion",
     # 4. Worked derivations (not claimed as a section: S4.6 is a matter of wording)
     "S4.1": "3000 tokens, 2500 shared, blocks of 16: 156 blocks, 2496 cached, 504 fresh",
     "S4.2": "suffix-to-prefix pairs 1,257,984",

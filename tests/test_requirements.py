@@ -7,14 +7,14 @@ from pathlib import Path
 from tests.requirements import CLAIMED_SECTIONS, PENDING, REQUIREMENTS
 
 TESTS = Path(__file__).parent
-LAST_ROWS = {"3a": 7, "3b": 10, "3c": 17, "3d": 22}
+SECTIONS_OF_3 = {"3a": range(1, 8), "3b": range(8, 11), "3c": range(11, 18), "3d": range(18, 23), "3e": range(23, 33)}
 
 
 def section_of(requirement_id: str) -> str:
     section, row = requirement_id.removeprefix("S").split(".")
     if section != "3":
         return section
-    return next((part for part, last in LAST_ROWS.items() if int(row) <= last), "3e")
+    return next(name for name, rows in SECTIONS_OF_3.items() if int(row) in rows)
 
 
 def covered_ids() -> dict[str, list[str]]:

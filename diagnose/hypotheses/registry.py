@@ -2,6 +2,7 @@
 
 from diagnose.hypotheses.bandwidth_saturation import BandwidthSaturation
 from diagnose.hypotheses.base import Hypothesis
+from diagnose.hypotheses.cache_thrashing import CacheThrashing
 from diagnose.hypotheses.expected_reservation import ExpectedReservation
 from diagnose.hypotheses.hard_failure import HardFailure
 from diagnose.hypotheses.kv_exhaustion import KvExhaustion
@@ -15,12 +16,12 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     SchedulerContention(),
     ExpectedReservation(),
     KvExhaustion(),
+    CacheThrashing(),
     QueueOverload(),
     HardFailure(),
 )
 
 NOT_CHECKED: tuple[str, ...] = (
-    "cache_thrashing",
     "engine_hung",
     "sequence_cap",
     "admission_stall",

@@ -68,6 +68,7 @@ def _routes(context: ServerContext) -> list[Route]:
         Route("/version", observe.version),
         Route("/debug/steps", observe.steps),
         Route("/debug/census", observe.census),
+        Route("/debug/requests", observe.requests),
     ]
     if context.admin_token is not None:
         admin = AdminApi(context, context.admin_token)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from itertools import islice
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -12,10 +12,13 @@ from starlette.responses import Response, StreamingResponse
 
 from engine.server.context import ServerContext
 from engine.server.errors import ApiError, json_response
+from probes.locks import Histogram
 from probes.prometheus import CONTENT_TYPE, exposition
+from probes.snapshot import ReuseSnapshot
 from probes.wire import StepsHeader, encode_steps
 
 _LINES_PER_WRITE = 64
+_REQUESTS_LISTED = 1000
 
 _NotNegative = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1)]
@@ -41,9 +44,16 @@ class ObserveApi:
         return Response(exposition(self._context.collector), headers={"content-type": CONTENT_TYPE})
 
     async def census(self, _: Request) -> Response:
-        census = self._context.engine.snapshot().census
-        buckets = census._asdict() | {"total": census.total}
-        return json_response(buckets | {"free_includes_reclaimable": False, "block_size": self._context.block_size})
+        state = self._context.engine.snapshot()
+        buckets = state.census._asdict() | {"total": state.census.total}
+        facts = {"free_includes_reclaimable": False, "block_size": self._context.block_size}
+        return json_response(buckets | facts | {"reuse": None if state.reuse is None else _reuse(state.reuse)})
+
+    async def requests(self, request: Request) -> Response:
+        """The oldest live requests, at most `limit`: what each waits for and for how long."""
+        limit = _query_number(request, "limit", _Positive) or _REQUESTS_LISTED
+        views, total = self._context.engine.requests(limit)
+        return json_response({"total": total, "requests": [view._asdict() for view in views]})
 
     async def steps(self, request: Request) -> Response:
         """JSON lines: a header, then the records from `since` on, at most `limit` of them."""
@@ -60,6 +70,23 @@ class ObserveApi:
                 yield batch.encode()
 
         return StreamingResponse(lines(), media_type="application/jsonl")
+
+
+def _reuse(reuse: ReuseSnapshot) -> dict[str, Any]:
+    return {
+        "ghost_hits": reuse.ghost_age.count,
+        "ghosts": reuse.num_ghosts,
+        "working_set_blocks": reuse.working_set_blocks,
+        "working_set_window_seconds": reuse.working_set_window_seconds,
+        "residency_seconds": _count_and_mean(reuse.residency),
+        "reuse_seconds": _count_and_mean(reuse.reuse),
+        "ghost_age_seconds": _count_and_mean(reuse.ghost_age),
+    }
+
+
+def _count_and_mean(ages: Histogram) -> dict[str, float | None]:
+    """Since the start; the distribution is in the metrics."""
+    return {"count": ages.count, "mean": ages.sum_ns / 1e9 / ages.count if ages.count else None}
 
 
 def _query_number(request: Request, name: str, kind: type[int]) -> int | None:

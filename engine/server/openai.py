@@ -11,8 +11,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from engine.outputs import RequestStream, Usage
-from engine.request import FinishReason, Request, SamplingParams
+from engine.outputs import RequestStream, merged
+from engine.request import FinishReason, Request, SamplingParams, choice_seed
 from engine.server.body import read_body
 from engine.server.context import ServerContext
 from engine.server.errors import ApiError, error_body, json_response
@@ -33,17 +33,17 @@ class Shape:
     object_chunk: str
     is_chat: bool
 
-    def whole(self, text: str, finish_reason: str) -> dict[str, Any]:
+    def whole(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
         if self.is_chat:
             message = {"role": "assistant", "content": text, "refusal": None}
-            return {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+            return {"index": index, "message": message, "logprobs": None, "finish_reason": finish_reason}
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
-    def chunk(self, text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
+    def chunk(self, index: int, text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
         if self.is_chat:
             delta = {} if text is None else {"content": text}
-            return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {"index": 0, "text": text or "", "logprobs": None, "finish_reason": finish_reason}
+            return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return {"index": index, "text": text or "", "logprobs": None, "finish_reason": finish_reason}
 
 
 COMPLETION = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
@@ -51,24 +51,32 @@ CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=Tr
 
 
 class Answer:
-    """One request's answer, whole or in events."""
+    """One request's answer, whole or in events. It has a stream per choice, that of the first one being the leader's."""
 
-    def __init__(self, shape: Shape, stream: RequestStream, model: str) -> None:
+    def __init__(self, shape: Shape, streams: list[RequestStream], model: str) -> None:
         self._shape = shape
-        self._stream = stream
+        self._streams = streams
         self._created = int(time.time())
         self._model = model
 
     async def whole(self) -> dict[str, Any]:
-        text = await self._stream.collect()
-        error = self._error()
-        if error is not None:
-            raise error
-        choice = self._shape.whole(text, str(self._stream.finish_reason))
-        return self._envelope(self._shape.object_whole, [choice]) | {"usage": _usage(self._stream.usage())}
+        pieces: list[list[str]] = [[] for _ in self._streams]
+        async for index, text in merged(self._streams):
+            if text is not None:
+                pieces[index].append(text)
+            elif _failed(self._streams[index]):
+                raise _engine_error()
+        choices = [
+            self._shape.whole(index, "".join(pieces[index]), str(stream.finish_reason))
+            for index, stream in enumerate(self._streams)
+        ]
+        return self._envelope(self._shape.object_whole, choices) | {"usage": self._usage()}
 
     async def events(self, include_usage: bool) -> AsyncIterator[bytes]:
-        """OpenAI's order: role (chat), texts, finish reason, usage with no choices, [DONE]; or one error event."""
+        """OpenAI's order: role (chat), texts and finish reason of each choice, usage with no choices, [DONE].
+
+        One error event ends them all.
+        """
         shape = self._shape
         nothing = {"usage": None} if include_usage else {}
 
@@ -76,36 +84,55 @@ class Answer:
             return event(self._envelope(shape.object_chunk, [choice]) | nothing)
 
         if shape.is_chat:
-            first = shape.chunk("")
-            first["delta"] = {"role": "assistant", "content": "", "refusal": None}
-            yield chunk(first)
-        async for text in self._stream.texts():
-            yield chunk(shape.chunk(text))
-        error = self._error()
-        if error is not None:
-            # The status line is gone; clients look for this event.
-            yield event(error_body(error))
-            return
-        yield chunk(shape.chunk(None, str(self._stream.finish_reason)))
+            for index in range(len(self._streams)):
+                first = shape.chunk(index, "")
+                first["delta"] = {"role": "assistant", "content": "", "refusal": None}
+                yield chunk(first)
+        async for index, text in merged(self._streams):
+            if text is not None:
+                yield chunk(shape.chunk(index, text))
+            elif _failed(self._streams[index]):
+                # The status line is gone; clients look for this event.
+                yield event(error_body(_engine_error()))
+                return
+            else:
+                yield chunk(shape.chunk(index, None, str(self._streams[index].finish_reason)))
         if include_usage:
-            usage = {"usage": _usage(self._stream.usage())}
-            yield event(self._envelope(shape.object_chunk, []) | usage)
+            yield event(self._envelope(shape.object_chunk, []) | {"usage": self._usage()})
         yield DONE
+
+    def close(self) -> None:
+        """Aborts what has not finished. Idempotent."""
+        for stream in self._streams:
+            stream.close()
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "id": self._stream.request.request_id,
+            "id": self._streams[0].request.request_id,
             "object": kind,
             "created": self._created,
             "model": self._model,
             "choices": choices,
         }
 
-    def _error(self) -> ApiError | None:
-        reason = self._stream.finish_reason
-        if reason in (FinishReason.STOP, FinishReason.LENGTH):
-            return None
-        return ApiError(500, "the engine ended this request with an error", code="engine_error")
+    def _usage(self) -> dict[str, Any]:
+        """The prompt counts once: it was computed once."""
+        leader = self._streams[0].usage()
+        completion = sum(stream.usage().completion_tokens for stream in self._streams)
+        return {
+            "prompt_tokens": leader.prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": leader.prompt_tokens + completion,
+            "prompt_tokens_details": {"cached_tokens": leader.cached_tokens},
+        }
+
+
+def _failed(stream: RequestStream) -> bool:
+    return stream.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def _engine_error() -> ApiError:
+    return ApiError(500, "the engine ended this request with an error", code="engine_error")
 
 
 class OpenAIApi:
@@ -151,22 +178,26 @@ class OpenAIApi:
         context = self._context
         if not prompt:
             raise ApiError(400, "the prompt has no tokens", param="messages" if shape.is_chat else "prompt")
-        request = Request(
-            request_id=shape.id_prefix + secrets.token_hex(12),
-            prompt_token_ids=prompt,
-            params=_sampling_params(body, max_tokens),
-            arrival_ns=arrival_ns,
-            cache_salt=body.cache_salt or "",
-        )
-        stream = RequestStream(context.engine, request, context.codec.detokenizer())
-        stream.submit()
-        answer = Answer(shape, stream, context.model_name)
+        request_id = shape.id_prefix + secrets.token_hex(12)
+        requests = [
+            Request(
+                request_id=f"{request_id}/{choice}" if choice else request_id,
+                prompt_token_ids=prompt,
+                params=_sampling_params(body, max_tokens, choice),
+                arrival_ns=arrival_ns,
+                cache_salt=body.cache_salt or "",
+            )
+            for choice in range(body.n or 1)
+        ]
+        streams = [RequestStream(context.engine, request, context.codec.detokenizer()) for request in requests]
+        streams[0].submit(streams[1:])
+        answer = Answer(shape, streams, context.model_name)
         if body.stream:
-            return EventStream(answer.events(body.include_usage), stream.close)
+            return EventStream(answer.events(body.include_usage), answer.close)
         try:
             return json_response(await unless_disconnected(http, answer.whole()))
         finally:
-            stream.close()
+            answer.close()
 
     async def _prompt_ids(self, prompt: str | list[Any]) -> list[int]:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
@@ -200,23 +231,14 @@ class OpenAIApi:
         }
 
 
-def _sampling_params(body: Common, max_tokens: int) -> SamplingParams:
+def _sampling_params(body: Common, max_tokens: int, choice: int) -> SamplingParams:
     """OpenAI's defaults: temperature 1, top_p 1."""
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=max(0, body.top_k or 0),
-        seed=body.seed,
+        seed=choice_seed(body.seed, choice),
         stop=body.stop_strings(),
         ignore_eos=bool(body.ignore_eos),
     )
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }

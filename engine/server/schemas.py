@@ -1,6 +1,6 @@
 """Request bodies, decoded strictly: `temperature: false` is an error, and so is everything asked for that we do not do.
 
-Three kinds of OpenAI fields: supported ones; *neutral* ones, accepted at the value that asks for nothing (`n: 1`); and
+Three kinds of OpenAI fields: supported ones; *neutral* ones, accepted at the value that asks for nothing; and
 labels without effect on the answer (`user`, `metadata`). Any other field is refused by name rather than ignored.
 """
 
@@ -14,6 +14,7 @@ from engine.server.errors import ApiError
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
+MAX_CHOICES = 16
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
@@ -39,12 +40,12 @@ class Common(Struct, forbid_unknown_fields=True, kw_only=True):
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     # Our extensions, in the words of vLLM's.
     top_k: TopK | None = None
     ignore_eos: bool | None = None
     cache_salt: Salt | None = None
     # Neutral: anything but the value in NEUTRAL is refused.
-    n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -128,7 +129,6 @@ class ChatBody(Common, kw_only=True):
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "presence_penalty": (0.0,),
     "frequency_penalty": (0.0,),

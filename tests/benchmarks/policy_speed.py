@@ -10,7 +10,7 @@ from time import thread_time_ns
 from engine.block_pool import BlockPool
 from engine.prefix_cache import HashChainIndex
 from engine.scheduler import Scheduler
-from tests.engine.builders import SCOPE, make_request, make_scheduler, run_step, sampled, start_decodes
+from tests.engine.builders import SCOPE, make_request, make_scheduler, run_step, start_decodes
 
 ROUNDS = 7
 Row = tuple[str, str, float, str]
@@ -33,7 +33,7 @@ def steps_us(scheduler: Scheduler, count: int) -> tuple[float, float]:
         started = thread_time_ns()
         step = scheduler.schedule()
         scheduled = thread_time_ns()
-        tokens = [7] * len(sampled(step))
+        tokens = [7] * len(step.sampled)
         committing = thread_time_ns()
         scheduler.commit(step, tokens, 0)
         commit_ns += thread_time_ns() - committing

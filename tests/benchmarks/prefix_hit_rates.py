@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from engine.config import PREFIX_INDEXES
 from engine.request import FinishReason, Request
 from engine.scheduler import Scheduler
-from tests.engine.builders import make_request, make_scheduler, sampled
+from tests.engine.builders import make_request, make_scheduler
 
 BLOCK_SIZE = 16
 ACTIVE_SESSIONS = 8
@@ -92,7 +92,7 @@ def run_step(scheduler: Scheduler) -> list[Request]:
     step = scheduler.schedule()
     if step.is_empty:
         return []
-    rows = [one.request for one in sampled(step)]
+    rows = [one.request for one in step.sampled]
     tokens = [answer_token(request.prompt_token_ids, len(request.output_token_ids)) for request in rows]
     ended = [
         request

@@ -1,12 +1,13 @@
 """Builders and drivers for the policy's tests: a real scheduler, with made-up tokens in place of a forward pass."""
 
 from collections.abc import Callable, Iterator
+from time import perf_counter_ns
 
 from engine.config import SchedulerConfig
 from engine.prefix_cache import CacheScope
 from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduler import Scheduler
-from engine.step import ScheduledSequence, ScheduledStep, plan_batch
+from engine.step import ScheduledStep, plan_batch
 
 SCOPE = CacheScope(weights="test-model")
 
@@ -21,11 +22,26 @@ def make_scheduler(
     enable_prefix_cache: bool = True,
     scope: CacheScope = SCOPE,
     prefix_index: str = "hash_chain",
+    clock_ns: Callable[[], int] = perf_counter_ns,
+    measure_reuse: bool = True,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_batched_tokens, max_sequences, block_size, kv_blocks, max_model_len, enable_prefix_cache, prefix_index
     )
-    return Scheduler(config, scope)
+    return Scheduler(config, scope, clock_ns=clock_ns, measure_reuse=measure_reuse)
+
+
+class FakeClock:
+    """Nanoseconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
 
 
 def make_request(
@@ -36,17 +52,13 @@ def make_request(
     return Request(name, tokens, SamplingParams(max_tokens=max_tokens), arrival_ns=0, cache_salt=salt)
 
 
-def sampled(step: ScheduledStep) -> list[ScheduledSequence]:
-    return step.decodes + [chunk for chunk in step.prefills if chunk.samples]
-
-
 def run_step(scheduler: Scheduler, token: Callable[[Request], int] = lambda _: 9, now_ns: int = 0) -> ScheduledStep:
     """Schedules and commits one step, and finishes what reached max_tokens. Checks every invariant on the way."""
     step = scheduler.schedule()
     scheduler.check_invariants()
     if not step.is_empty:
         plan_batch(step, scheduler.config.block_size)
-        for request in scheduler.commit(step, [token(one.request) for one in sampled(step)], now_ns):
+        for request in scheduler.commit(step, [token(one.request) for one in step.sampled], now_ns):
             if len(request.output_token_ids) >= request.params.max_tokens:
                 scheduler.finish(request, FinishReason.LENGTH)
     scheduler.check_invariants()

@@ -28,10 +28,10 @@ def test_an_absurd_budget_is_refused():
 def test_limits_change_from_the_next_step_and_bad_ones_change_nothing():
     scheduler = make_scheduler(max_batched_tokens=512, max_sequences=8)
     scheduler.set_limits(max_batched_tokens=256)
-    assert (scheduler.max_batched_tokens, scheduler.max_sequences) == (256, 8)
+    assert (scheduler.config.max_batched_tokens, scheduler.config.max_sequences) == (256, 8)
     with pytest.raises(ConfigError, match="max_sequences must be positive, got 0"):
         scheduler.set_limits(max_batched_tokens=128, max_sequences=0)
-    assert (scheduler.max_batched_tokens, scheduler.max_sequences) == (256, 8)
+    assert (scheduler.config.max_batched_tokens, scheduler.config.max_sequences) == (256, 8)
     assert scheduler.schedule().max_batched_tokens == 256
 
 

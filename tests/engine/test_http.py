@@ -106,7 +106,7 @@ def test_stop_strings_cross_chunk_borders(client: Client):
     ("path", "body", "status", "param"),
     [
         ("/v1/completions", {"prompt": "a", "temperature": False}, 400, "temperature"),
-        ("/v1/completions", {"prompt": "a", "n": 2}, 400, "n"),
+        ("/v1/completions", {"prompt": "a", "n": 17}, 400, "n"),
         ("/v1/completions", {"prompt": "a", "nonsense": 1}, 400, "nonsense"),
         ("/v1/completions", {"prompt": ["a", "b"]}, 400, "prompt"),
         ("/v1/completions", {"prompt": [[1], [2]]}, 400, "prompt"),

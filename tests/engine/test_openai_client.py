@@ -91,11 +91,54 @@ def test_a_seed_makes_sampling_repeatable(client: Any):
 
 def test_errors_arrive_as_the_clients_own(client: Any):
     with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(model="tiny", prompt="a", n=3)
+        client.completions.create(model="tiny", prompt="a", n=17)
     assert refused.value.param == "n"
     with pytest.raises(openai.NotFoundError) as unknown:
         client.completions.create(model="gpt-4", prompt="a")
     assert unknown.value.code == "model_not_found"
+
+
+def test_three_choices(client: Any):
+    """The prompt is computed and paid for once; seeds make each choice repeatable, and different from the others."""
+
+    def ask(**more: Any):
+        return client.completions.create(
+            model="tiny", prompt="three of them", n=3, max_tokens=8, seed=5, extra_body={"ignore_eos": True}, **more
+        )
+
+    whole = ask()
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    texts = [choice.text for choice in whole.choices]
+    assert len(set(texts)) == 3
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (13, 24, 37)
+    with ask(stream=True, stream_options={"include_usage": True}) as stream:
+        chunks = list(stream)
+    pieces = [(chunk.choices[0].index, chunk.choices[0].text) for chunk in chunks if chunk.choices]
+    assert ["".join(text for index, text in pieces if index == choice) for choice in range(3)] == texts
+    ends = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason]
+    assert ends == ["length"] * 3
+    assert chunks[-1].usage.completion_tokens == 24
+    alone = client.completions.create(
+        model="tiny", prompt="three of them", max_tokens=8, seed=5, extra_body={"ignore_eos": True}
+    )
+    assert alone.choices[0].text == texts[0], "the first of several is the only one of one"
+
+
+def test_chat_choices(client: Any):
+    messages = [{"role": "user", "content": "hello"}]
+
+    def ask(**more: Any):
+        return client.chat.completions.create(
+            model="tiny", messages=messages, n=3, max_tokens=6, seed=1, extra_body={"ignore_eos": True}, **more
+        )
+
+    whole = ask()
+    with ask(stream=True) as stream:
+        chunks = [chunk.choices[0] for chunk in stream]
+    for index, choice in enumerate(whole.choices):
+        own = [chunk.delta for chunk in chunks if chunk.index == index]
+        assert own[0].role == "assistant"
+        assert "".join(delta.content or "" for delta in own) == choice.message.content
 
 
 @pytest.mark.model

@@ -14,7 +14,6 @@ from tests.engine.builders import (
     run_step,
     run_steps,
     run_until_idle,
-    sampled,
     serve,
     start_decodes,
 )
@@ -383,4 +382,4 @@ def test_what_decodes_attend_to():
     start_decodes(scheduler, 3, prompt=10)
     step = scheduler.schedule()
     assert step.decode_context_tokens == sum(one.start + 1 for one in step.decodes) == 3 * 11
-    assert len(sampled(step)) == 3
+    assert len(step.sampled) == 3

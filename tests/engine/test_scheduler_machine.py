@@ -43,10 +43,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 12),
         salt=st.sampled_from(("", "", "", "tenant")),
         count=st.integers(1, 3),
+        choices=st.sampled_from((1, 1, 2, 4)),
     )
-    def add(self, pattern: list[int], length: int, max_tokens: int, salt: str, count: int) -> None:
+    def add(self, pattern: list[int], length: int, max_tokens: int, salt: str, count: int, choices: int) -> None:
         for _ in range(count):
-            self.world.add(pattern[:length], max_tokens, salt)
+            self.world.add(pattern[:length], max_tokens, salt, choices)
 
     @precondition(lambda self: self.world.scheduler.requests)
     @rule(data=st.data())

@@ -27,7 +27,8 @@ def live(seed: int, num_steps: int, prefix_index: str = "hash_chain") -> World:
     for i in range(num_steps):
         while draw.random() < load:
             length = min(draw.choice((draw.randint(1, capacity), block_size * draw.randint(1, 8))), 200)
-            world.add(draw.choice(PATTERNS)[:length], draw.randint(1, 20), draw.choice(("", "", "tenant")))
+            choices = draw.choice((1, 1, 1, 2, 3, 5))
+            world.add(draw.choice(PATTERNS)[:length], draw.randint(1, 20), draw.choice(("", "", "tenant")), choices)
         if draw.random() < 0.005:
             world.change_scope()
         if not world.schedule():
@@ -54,3 +55,4 @@ def test_simulated_lives_keep_every_invariant(prefix_index: str):
     assert sum(one.evictions for one in counters) > 100
     assert sum(one.prefix_hit_tokens for one in counters) > 1000
     assert sum(world.copies for world in worlds) > 20
+    assert sum(world.forks for world in worlds) > 100

@@ -10,7 +10,7 @@ from engine.radix_index import RadixIndex
 from engine.request import FinishReason, Request, RequestState
 from engine.step import ScheduledStep, plan_batch
 from engine.waiting import LISTED_WAITING
-from tests.engine.builders import make_request, make_scheduler, sampled
+from tests.engine.builders import make_request, make_scheduler
 from tests.engine.shadow_kv import ShadowKv
 
 
@@ -40,18 +40,21 @@ class World:
         self.answered: set[str] = set()
         self.num_offered = 0
         self.copies = 0
+        self.forks = 0
         self._running: set[str] = set()
 
-    def add(self, prompt: list[int], max_tokens: int, salt: str = "") -> None:
+    def add(self, prompt: list[int], max_tokens: int, salt: str = "", choices: int = 1) -> None:
         config = self.scheduler.config
-        request = make_request(f"r{self.num_offered}", prompt, max_tokens=max_tokens, salt=salt)
-        self.num_offered += 1
+        group = [
+            make_request(f"r{self.num_offered + i}", prompt, max_tokens=max_tokens, salt=salt) for i in range(choices)
+        ]
+        self.num_offered += choices
         if prompt and len(prompt) + max_tokens - 1 <= config.kv_blocks * config.block_size:
-            self.scheduler.add(request)
-            self.accepted.append(request)
+            self.scheduler.add(group[0], group[1:])
+            self.accepted += group
         else:
             with pytest.raises(RequestRejected):
-                self.scheduler.add(request)
+                self.scheduler.add(group[0], group[1:])
 
     def abort(self, request: Request) -> None:
         live = request.state is not RequestState.FINISHED
@@ -77,9 +80,11 @@ class World:
     def commit(self, draw_token: Callable[[], int], stops: Callable[[], bool] = lambda: False) -> None:
         step, self.step = self.step, None
         assert step is not None
-        alive = [one.request for one in sampled(step) if one.request.state is RequestState.RUNNING]
-        emitted = self.scheduler.commit(step, [draw_token() for _ in sampled(step)], 0)
-        assert emitted == alive
+        alive = {one.request for one in step.decodes + step.prefills if one.request.state is RequestState.RUNNING}
+        emitted = self.scheduler.commit(step, [draw_token() for _ in step.sampled], 0)
+        assert emitted == [one.request for one in step.sampled if one.request.state is RequestState.RUNNING]
+        assert alive.intersection(one.request for one in step.sampled) <= set(emitted)
+        self.forks += sum(one.request in emitted for one in step.forks)
         for request in emitted:
             if len(request.output_token_ids) == request.params.max_tokens or stops():
                 self.scheduler.finish(request, FinishReason.LENGTH)
@@ -135,12 +140,12 @@ class World:
 
     def _check(self, step: ScheduledStep) -> None:
         scheduled = step.decodes + step.prefills
-        assert step.num_query_tokens <= self.scheduler.max_batched_tokens
+        assert step.num_query_tokens <= self.scheduler.config.max_batched_tokens
         assert all(one.num_tokens == 1 and one.request.is_decoding for one in step.decodes)
         assert all(one.num_tokens >= 1 and one.start == one.request.num_computed_tokens for one in scheduled)
         assert len({id(one.request) for one in scheduled}) == len(scheduled)
         assert step.prefill_tokens + step.recomputed_tokens == sum(chunk.num_tokens for chunk in step.prefills)
-        assert step.num_deferred == len(self.scheduler.requests) - len(scheduled)
+        assert step.num_deferred == len(self.scheduler.requests) - self.scheduler.num_forking - len(scheduled)
         assert len(step.deferred) == step.num_deferred or self.scheduler.num_waiting > LISTED_WAITING
         assert {id(one.request) for one in scheduled}.isdisjoint(id(one.request) for one in step.deferred)
         assert {id(one.request) for one in scheduled}.isdisjoint(map(id, step.preempted))
@@ -149,5 +154,6 @@ class World:
         assert all(one.request.deferral == one.reason and one.request.deferred_steps > 0 for one in step.deferred)
         plan = plan_batch(step, self.scheduler.config.block_size)
         assert len(set(plan.slots)) == len(plan.slots), "two tokens would be written to one slot"
-        sources = {copy.source for copy in step.copies}
-        assert sources.isdisjoint(slot // self.scheduler.config.block_size for slot in plan.slots)
+        size = self.scheduler.config.block_size
+        copied = {copy.source * size + offset for copy in step.copies for offset in range(copy.num_tokens)}
+        assert copied.isdisjoint(plan.slots), "what is copied would be overwritten in the same step"

@@ -1,16 +1,25 @@
 """The exposition holds the series of the catalog, every one of them and no other."""
 
+from dataclasses import replace
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from probes.catalog import LATENCY_BOUNDS_SECONDS, METRICS, PREFIX, Metric, MetricKind
-from probes.locks import TimedLock
+from probes.catalog import BLOCK_AGE_BOUNDS_NS, METRICS, PREFIX, Metric, MetricKind
+from probes.locks import Histogram, TimedLock
 from probes.prometheus import EngineCollector, exposition
 from probes.recorder import RequestTrace, RingRecorder
 from probes.records import BlockCensus, DeviceTime, StepKind
-from probes.snapshot import EngineSnapshot
+from probes.snapshot import EngineSnapshot, ReuseSnapshot
 from tests.probes.records import make_record
 
 SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_count", "_sum")}
+
+
+def ages(seconds: int) -> Histogram:
+    histogram = Histogram(BLOCK_AGE_BOUNDS_NS)
+    histogram.observe(seconds * 10**9)
+    return histogram
 
 
 def busy_collector() -> EngineCollector:
@@ -20,7 +29,9 @@ def busy_collector() -> EngineCollector:
         pass
     recorder.on_step(make_record(0, num_regular_gaps=1, device_ns=DeviceTime(1), late_gaps_ns=(1,)))
     recorder.on_step(
-        make_record(1, kind=StepKind.MIXED, forward_ns=10**9, deferral="kv_blocks", num_deferred=1, host_gap_ns=1)
+        make_record(
+            1, kind=StepKind.MIXED, forward_ns=10**9, deferral="kv_blocks", num_deferred=1, host_gap_ns=1, ghost_hits=7
+        )
     )
     recorder.on_first_scheduled(1)
     recorder.on_first_token(1)
@@ -30,6 +41,7 @@ def busy_collector() -> EngineCollector:
         census=BlockCensus(1, 2, 3),
         num_running=1,
         num_waiting=2,
+        num_forking=1,
         waiting_by_reason={"kv_blocks": 2},
         prefix_query_tokens=10,
         prefix_hit_tokens=5,
@@ -39,6 +51,14 @@ def busy_collector() -> EngineCollector:
         bandwidth_bytes_per_second=1e9,
         start_unix=1.0,
         info={"version": "1", "model": 'quo"ted'},
+        reuse=ReuseSnapshot(
+            residency=ages(2 * 3600),
+            reuse=ages(1),
+            ghost_age=ages(60),
+            num_ghosts=3,
+            working_set_blocks=1450,
+            working_set_window_seconds=300.0,
+        ),
     )
     return EngineCollector(recorder, lock, lambda: snapshot)
 
@@ -72,8 +92,25 @@ def test_values_are_in_base_units():
     assert samples[PREFIX + "step_duration_seconds_sum", ("decode",)] == 0.01
     assert samples[PREFIX + "kv_blocks", ("reclaimable",)] == 2
     assert samples[PREFIX + "engine_info", ('quo"ted', "1")] == 1
-    bounds = [labels[-1] for name, labels in samples if name == PREFIX + "host_gap_seconds_bucket"]
-    assert [float(bound) for bound in bounds[:-1]] == list(LATENCY_BOUNDS_SECONDS)
+    assert samples[PREFIX + "kv_block_residency_seconds_sum", ()] == 7200
+    assert samples[PREFIX + "kv_working_set_blocks", ()] == 1450
+    assert samples[PREFIX + "kv_ghost_hits_total", ()] == 7
+
+
+def test_histograms_have_the_bounds_of_the_catalog():
+    """Blocks live for hours: latency bounds would put all of them beyond the last one."""
+    text = exposition(busy_collector()).decode()
+    found: dict[str, list[float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                labels = tuple(value for name, value in sample.labels.items() if name != "le")
+                found.setdefault(f"{family.name}{labels}", []).append(float(sample.labels["le"]))
+    for metric in METRICS.values():
+        if metric.kind is MetricKind.HISTOGRAM:
+            series = [bounds for name, bounds in found.items() if name.startswith(metric.wire_name + "(")]
+            assert series
+            assert all(bounds == [*metric.bounds, float("inf")] for bounds in series)
 
 
 def test_names_follow_the_conventions():
@@ -83,10 +120,26 @@ def test_names_follow_the_conventions():
         assert metric.help.endswith(".") or metric.help.endswith("value 1.")
 
 
-def test_an_unmeasured_bandwidth_is_absent_not_zero():
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ({"bandwidth_bytes_per_second": None}, ["bandwidth"]),
+        ({"reuse": None}, ["residency", "block_reuse", "ghost_age", "working_set"]),
+    ],
+)
+def test_what_is_not_measured_is_absent_not_zero(change: dict[str, None], missing: list[str]):
     collector = busy_collector()
     snapshot = collector._snapshot()
     values = {name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__}
-    collector._snapshot = lambda: EngineSnapshot(**(values | {"bandwidth_bytes_per_second": None}))
+    collector._snapshot = lambda: EngineSnapshot(**(values | change))
     lines = [line for line in exposition(collector).decode().splitlines() if not line.startswith("#")]
-    assert not any("bandwidth" in line for line in lines)
+    assert not any(name in line for line in lines for name in missing)
+
+
+def test_without_reuse_there_is_no_working_set():
+    collector = busy_collector()
+    reuse = collector._snapshot().reuse
+    assert reuse is not None
+    unused = replace(collector._snapshot(), reuse=replace(reuse, working_set_blocks=None))
+    collector._snapshot = lambda: unused
+    assert "\nstallscope_kv_working_set_blocks" not in exposition(collector).decode()

@@ -86,12 +86,14 @@ def test_reading_beside_the_writer_never_tears():
 def test_counters_add_up():
     recorder = RingRecorder()
     recorder.on_step(make_record(0, kind=StepKind.PREFILL, num_decode_seqs=0, prefill_tokens=9, emitted_tokens=1))
-    recorder.on_step(make_record(1, num_decode_seqs=2, emitted_tokens=2, num_regular_gaps=2, evicted_blocks=3))
+    recorder.on_step(
+        make_record(1, num_decode_seqs=2, emitted_tokens=2, num_regular_gaps=2, evicted_blocks=3, ghost_hits=2)
+    )
     recorder.on_step(make_record(2, emitted_tokens=1, late_gaps_ns=(5_000_000_000,), num_preempted=1, host_gap_ns=7))
     recorder.on_step(make_record(3, deferral="kv_blocks", num_deferred=4))
     counters = recorder.counters
     assert dict(counters.tokens) == {"prefill": 9, "recompute": 0, "cached": 0, "decode": 5}
-    assert (counters.evictions, counters.preemptions) == (3, 1)
+    assert (counters.evictions, counters.preemptions, counters.ghost_hits) == (3, 1, 2)
     assert counters.inter_token_latency.count == 3
     assert counters.host_gap.count == 1
     assert dict(counters.deferrals) == {"kv_blocks": 4}

@@ -22,6 +22,7 @@ records = st.builds(
     host_gap_ns=st.none() | numbers,
     forward_cpu_ns=st.none() | numbers,
     device_ns=st.none() | st.builds(DeviceTime, *[numbers] * len(DeviceTime._fields)),
+    ghost_hits=st.none() | numbers,
     deferral=st.none() | st.sampled_from(DeferralReason),
     late_gaps_ns=st.lists(numbers, max_size=4).map(tuple),
     census=st.builds(BlockCensus, numbers, numbers, numbers),
@@ -53,6 +54,12 @@ def test_fields_of_a_newer_engine_are_ignored():
     assert decoded[1] == make_record(1)
 
 
+def test_fields_that_an_older_engine_did_not_have_are_not_measured():
+    _, decoded = decode_steps(mutated(ghost_hits=...))
+    assert decoded[1] == make_record(1)
+    assert decoded[1].ghost_hits is None
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -61,6 +68,7 @@ def test_fields_of_a_newer_engine_are_ignored():
         ({"forward_ns": None}, "forward_ns"),
         ({"forward_ns": True}, "forward_ns"),
         ({"host_gap_ns": "1"}, "host_gap_ns"),
+        ({"ghost_hits": 0.5}, "ghost_hits"),
         ({"kind": "sleep"}, "sleep"),
         ({"census": {"active": 1}}, "step record 1"),
         ({"census": None}, "step record 1"),

@@ -4,7 +4,7 @@ its runner to other hardware that ships the policy unchanged, and is imported he
 
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -107,7 +107,7 @@ def hash_64(size: int) -> Round:
 def hash_insert(size: int) -> Round:
     manager = names().manager(size, BLOCK)
     sequences = (names().sequence(prompt_tokens(number)) for number in count(NEW_TOKENS // SEQUENCE))
-    return consuming("hash_insert", (lambda s=s: manager.allocate(s) for s in sequences), SEQUENCE / 1000, 12)
+    return consuming("hash_insert", (partial(manager.allocate, s) for s in sequences), SEQUENCE / 1000, 12)
 
 
 def allocate_free(size: int) -> Round:
@@ -132,7 +132,7 @@ def take(size: int) -> Round:
             manager._allocate_block(block_id).update(*content)
         give_back(manager, blocks)
 
-    return consuming("take", (lambda b=b: action(b) for b in hits), length, 1 if size >= LINEAR else 5)
+    return consuming("take", (partial(action, b) for b in hits), length, 1 if size >= LINEAR else 5)
 
 
 def cached(manager: Any, tokens: list[int]) -> list[int]:
@@ -156,7 +156,7 @@ def admit(size: int) -> Round:
             tail = range(NEW_TOKENS + number * 64, NEW_TOKENS + number * 64 + 64)
             yield names().sequence([*prompt_tokens(place, PROMPT), *tail])
 
-    actions = (lambda s=s: action(s) for s in sequences())
+    actions = (partial(action, s) for s in sequences())
     return consuming("admit", actions, (PROMPT + 64) / 1000, 1 if size >= LINEAR else 5)
 
 

@@ -1,7 +1,7 @@
 """Subject: this repository's policy, put together as the scheduler does it, with all its statistics on."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count, cycle
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.benchmarks.peers.protocol import (
     spread,
     timed_ns,
 )
-from tests.engine.builders import SCOPE, make_request, make_scheduler, sampled
+from tests.engine.builders import SCOPE, make_request, make_scheduler
 
 BRANCHES = 63
 FREE_BLOCKS = 4096
@@ -40,58 +40,6 @@ def key_of(index: PrefixIndex[Any], tokens: list[int]) -> Any:
     key = index.start()
     index.extend(key, tokens)
     return key
-
-
-def put(scheduler: Scheduler, tokens: list[int]) -> list[int]:
-    """A computed sequence, indexed and given back; returns its blocks."""
-    index, pool = scheduler.index, scheduler.pool
-    key = key_of(index, tokens)
-    shared = index.match(key)
-    pool.touch(shared)
-    blocks = shared + pool.allocate(len(key) - len(shared))
-    pool.mark_cached(index.insert(key, blocks, len(shared), len(key)))
-    pool.release(blocks)
-    return blocks
-
-
-@lru_cache(maxsize=1)
-def full(size: int) -> tuple[Scheduler, list[int]]:
-    """A scheduler whose pool is full of reclaimable prompts, and which of them are asked for."""
-    scheduler = make_scheduler(kv_blocks=size, max_model_len=1 << 20)
-    prompts = 0
-    for tokens in filling_prompts(size):
-        put(scheduler, tokens)
-        prompts += 1
-    return scheduler, spread(prompts)
-
-
-def hash_with(name: str) -> Case:
-    def case(size: int) -> Round:
-        index = HashChainIndex(BLOCK, SCOPE, HASH_FUNCTIONS[name])
-        tokens = prompt_tokens(0, PROMPT)
-        return repeated(f"hash_{'64' if name == 'siphash64' else name}", lambda: key_of(index, tokens), PROMPT / 1000)
-
-    return case
-
-
-def lookup_hit(size: int) -> Round:
-    scheduler, places = full(size)
-    index = scheduler.index
-    keys = cycle([key_of(index, prompt_tokens(place, PROMPT)) for place in places])
-    assert all(len(index.match(next(keys))) * BLOCK == PROMPT for _ in places)
-    return consuming("lookup_hit", (lambda key=key: index.match(key) for key in keys), PROMPT / 1000)
-
-
-def lookup_miss(size: int) -> Round:
-    index = full(size)[0].index
-    key = key_of(index, prompt_tokens(NEW_TOKENS // PROMPT, PROMPT))
-    return repeated("lookup_miss", lambda: [index.match(key) for _ in range(100)], 100)
-
-
-def hash_lookup(size: int) -> Round:
-    scheduler, places = full(size)
-    prompts = cycle([prompt_tokens(place, PROMPT) for place in places])
-    return consuming("hash_lookup", (lambda p=p: scheduler.index.lookup(p) for p in prompts), PROMPT / 1000)
 
 
 def admit_and_index(scheduler: Scheduler, request: Request) -> None:
@@ -110,6 +58,53 @@ def leave(scheduler: Scheduler, request: Request) -> None:
     scheduler._release(request)
 
 
+def put(scheduler: Scheduler, name: str, tokens: list[int]) -> None:
+    """Serves a prompt and lets it go: what is full of it stays cached."""
+    request = make_request(name, tokens)
+    admit_and_index(scheduler, request)
+    leave(scheduler, request)
+
+
+@lru_cache(maxsize=1)
+def full(size: int) -> tuple[Scheduler, list[int]]:
+    """A scheduler whose pool is full of reclaimable prompts, and which of them are asked for."""
+    scheduler = make_scheduler(kv_blocks=size, max_model_len=1 << 20)
+    prompts = 0
+    for tokens in filling_prompts(size):
+        put(scheduler, f"fill-{prompts}", tokens)
+        prompts += 1
+    return scheduler, spread(prompts)
+
+
+def hash_with(name: str) -> Case:
+    def case(size: int) -> Round:
+        index = HashChainIndex(BLOCK, SCOPE, HASH_FUNCTIONS[name])
+        tokens = prompt_tokens(0, PROMPT)
+        return repeated(f"hash_{'64' if name == 'siphash64' else name}", lambda: key_of(index, tokens), PROMPT / 1000)
+
+    return case
+
+
+def lookup_hit(size: int) -> Round:
+    scheduler, places = full(size)
+    index = scheduler.index
+    keys = cycle([key_of(index, prompt_tokens(place, PROMPT)) for place in places])
+    assert all(len(index.match(next(keys))) * BLOCK == PROMPT for _ in places)
+    return consuming("lookup_hit", (partial(index.match, key) for key in keys), PROMPT / 1000)
+
+
+def lookup_miss(size: int) -> Round:
+    index = full(size)[0].index
+    key = key_of(index, prompt_tokens(NEW_TOKENS // PROMPT, PROMPT))
+    return repeated("lookup_miss", lambda: [index.match(key) for _ in range(100)], 100)
+
+
+def hash_lookup(size: int) -> Round:
+    scheduler, places = full(size)
+    prompts = cycle([prompt_tokens(place, PROMPT) for place in places])
+    return consuming("hash_lookup", (partial(scheduler.index.lookup, p) for p in prompts), PROMPT / 1000)
+
+
 def new_requests(scheduler: Scheduler, hashed: bool) -> Iterator[Request]:
     for number in count(NEW_TOKENS // SEQUENCE):
         request = make_request(f"new-{number}", prompt_tokens(number))
@@ -122,7 +117,7 @@ def insert(row: str, hashed: bool) -> Case:
     def case(size: int) -> Round:
         scheduler = make_scheduler(kv_blocks=size, max_model_len=1 << 20)
         requests = new_requests(scheduler, hashed)
-        actions = (lambda r=r: admit_and_index(scheduler, r) for r in requests)
+        actions = (partial(admit_and_index, scheduler, r) for r in requests)
         return consuming(row, actions, SEQUENCE / 1000, repetitions=12)
 
     return case
@@ -147,7 +142,7 @@ def take(size: int) -> Round:
         pool.touch(blocks)
         pool.release(blocks)
 
-    return consuming("take", (lambda b=b: action(b) for b in hits), PROMPT // BLOCK)
+    return consuming("take", (partial(action, b) for b in hits), PROMPT // BLOCK)
 
 
 def admit(size: int) -> Round:
@@ -163,7 +158,7 @@ def admit(size: int) -> Round:
             tail = range(NEW_TOKENS + number * 64, NEW_TOKENS + number * 64 + 64)
             yield make_request(f"hit-{number}", [*prompt_tokens(place, PROMPT), *tail])
 
-    return consuming("admit", (lambda r=r: action(r) for r in requests()), (PROMPT + 64) / 1000)
+    return consuming("admit", (partial(action, r) for r in requests()), (PROMPT + 64) / 1000)
 
 
 def evict(size: int) -> Round:
@@ -196,7 +191,7 @@ def steps(kind: str, chunk: int) -> Case:
 def one_step(scheduler: Scheduler) -> tuple[int, int]:
     made: list[ScheduledStep] = []
     schedule = timed_ns(lambda: made.append(scheduler.schedule()))
-    tokens = [7] * len(sampled(made[0]))
+    tokens = [7] * len(made[0].sampled)
     return schedule, timed_ns(lambda: scheduler.commit(made[0], tokens, 0))
 
 
@@ -208,11 +203,12 @@ class Tree:
         self.index, self.pool = self.scheduler.index, self.scheduler.pool
         self.sequences = (size - FREE_BLOCKS) // SEQUENCE_BLOCKS
         for number in range(self.sequences):
-            put(self.scheduler, prompt_tokens(number))
+            put(self.scheduler, f"fill-{number}", prompt_tokens(number))
         self.path = prompt_tokens(NEW_TOKENS // PROMPT - 1, PROMPT)
-        put(self.scheduler, self.path)
+        put(self.scheduler, "path", self.path)
         for branch in range(1, BRANCHES + 1):
-            put(self.scheduler, [*self.path[: branch * 64], *prompt_tokens(2 * NEW_TOKENS // BLOCK + branch, BLOCK)])
+            leaf = prompt_tokens(2 * NEW_TOKENS // BLOCK + branch, BLOCK)
+            put(self.scheduler, f"branch-{branch}", [*self.path[: branch * 64], *leaf])
         self.path_key = key_of(self.index, self.path)
         self.path_blocks = self.index.match(self.path_key)
         assert len(self.path_blocks) * BLOCK == PROMPT
@@ -230,7 +226,7 @@ def radix_prepare(size: int) -> Round:
 def radix_match_1(size: int) -> Round:
     index = tree(size).index
     keys = cycle([key_of(index, prompt_tokens(place)) for place in spread(tree(size).sequences)])
-    return consuming("radix_match_1", (lambda key=key: index.match(key) for key in keys), SEQUENCE / 1000, 16)
+    return consuming("radix_match_1", (partial(index.match, key) for key in keys), SEQUENCE / 1000, 16)
 
 
 def radix_match_64(row: str) -> Case:
@@ -259,15 +255,19 @@ def radix_pin_64(size: int) -> Round:
 
 
 def radix_insert(size: int) -> Round:
-    index, pool = tree(size).index, tree(size).pool
+    scheduler = tree(size).scheduler
+    prefixes = scheduler._prefixes
 
-    def action(key: Any, blocks: list[int]) -> None:
-        pool.mark_cached(index.insert(key, blocks, 0, SEQUENCE_BLOCKS))
+    def requests() -> Iterator[Request]:
+        for number in count(NEW_TOKENS // SEQUENCE):
+            request = make_request(f"new-{number}", prompt_tokens(number))
+            prefixes._key(request, SEQUENCE_BLOCKS)
+            request.block_ids = scheduler.pool.allocate(SEQUENCE_BLOCKS)
+            request.num_computed_tokens = SEQUENCE
+            yield request
 
-    prepared = (
-        (key_of(index, prompt_tokens(number)), pool.allocate(SEQUENCE_BLOCKS)) for number in count(NEW_TOKENS // SEQUENCE)
-    )
-    return consuming("radix_insert", (lambda p=p: action(*p) for p in prepared), SEQUENCE / 1000, repetitions=6)
+    actions = (partial(prefixes.index_full_blocks, request) for request in requests())
+    return consuming("radix_insert", actions, SEQUENCE / 1000, repetitions=6)
 
 
 def radix_again_64(size: int) -> Round:

@@ -5,7 +5,7 @@
 import sys
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -177,7 +177,7 @@ def radix_prepare(size: int) -> Round:
 def radix_match_1(size: int) -> Round:
     match = tree(size).match
     keys = cycle([names().key(prompt_tokens(place)) for place in spread(tree(size).sequences)])
-    return consuming("radix_match_1", (lambda key=key: match(key) for key in keys), SEQUENCE / 1000, 16)
+    return consuming("radix_match_1", (partial(match, key) for key in keys), SEQUENCE / 1000, 16)
 
 
 def radix_match_64(size: int) -> Round:
@@ -217,7 +217,7 @@ def radix_insert(size: int) -> Round:
     prepared = (
         (names().key(prompt_tokens(number)), here.new_slots(SEQUENCE)) for number in count(NEW_TOKENS // SEQUENCE)
     )
-    actions = (lambda p=p: here.insert(*p) for p in prepared)
+    actions = (partial(here.insert, *p) for p in prepared)
     return consuming("radix_insert", actions, SEQUENCE / 1000, repetitions=6)
 
 

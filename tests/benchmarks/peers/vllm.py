@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.metadata import version
 from itertools import count, cycle
@@ -145,7 +145,7 @@ def lookup_hit(size: int) -> Round:
     manager, places = full(size)
     requests = cycle(asked(places, names().hasher()))
     assert all(manager.get_computed_blocks(next(requests))[1] == PROMPT for _ in places)
-    return consuming("lookup_hit", (lambda r=r: manager.get_computed_blocks(r) for r in requests), PROMPT / 1000)
+    return consuming("lookup_hit", (partial(manager.get_computed_blocks, r) for r in requests), PROMPT / 1000)
 
 
 def lookup_miss(size: int) -> Round:
@@ -168,7 +168,7 @@ def hash_lookup(size: int) -> Round:
             request.block_hashes = []
             yield request
 
-    return consuming("hash_lookup", (lambda r=r: action(r) for r in fresh()), PROMPT / 1000)
+    return consuming("hash_lookup", (partial(action, r) for r in fresh()), PROMPT / 1000)
 
 
 def insert(row: str, hashed: bool) -> Case:
@@ -185,7 +185,7 @@ def insert(row: str, hashed: bool) -> Case:
             names().make_request(f"new-{number}", prompt_tokens(number), hasher if hashed else None)
             for number in count(NEW_TOKENS // SEQUENCE)
         )
-        return consuming(row, (lambda r=r: action(r) for r in requests), SEQUENCE / 1000, repetitions=12)
+        return consuming(row, (partial(action, r) for r in requests), SEQUENCE / 1000, repetitions=12)
 
     return case
 
@@ -209,7 +209,7 @@ def take(size: int) -> Round:
         pool.touch(blocks)
         pool.free_blocks(reversed(blocks))
 
-    return consuming("take", (lambda b=b: action(b) for b in hits), PROMPT // BLOCK)
+    return consuming("take", (partial(action, b) for b in hits), PROMPT // BLOCK)
 
 
 def admit(size: int) -> Round:
@@ -226,7 +226,7 @@ def admit(size: int) -> Round:
             tail = range(NEW_TOKENS + number * 64, NEW_TOKENS + number * 64 + 64)
             yield names().make_request(f"admit-{number}", [*prompt_tokens(place, PROMPT), *tail], None)
 
-    return consuming("admit", (lambda r=r: action(r) for r in requests()), (PROMPT + 64) / 1000)
+    return consuming("admit", (partial(action, r) for r in requests()), (PROMPT + 64) / 1000)
 
 
 def evict(size: int) -> Round:

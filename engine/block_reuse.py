@@ -1,0 +1,94 @@
+"""What becomes of cached blocks: how long they stay, how soon they are used again, and what is missed once it is gone."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from time import perf_counter_ns
+
+from engine.ghost_list import GhostList
+from engine.working_set import WorkingSet
+from probes.catalog import BLOCK_AGE_BOUNDS_NS
+from probes.locks import Histogram
+from probes.snapshot import ReuseSnapshot
+
+GHOSTS_PER_BLOCK = 4
+MAX_GHOSTS = 1 << 17
+"""About 25 MB of digests. A larger pool has a shorter memory, in pools, not a larger one in bytes."""
+
+
+class BlockReuse:
+    """Implements `engine.block_pool.PoolObserver`, and hears from the prefix binding what blocks contain.
+
+    Figures only grow, but for the working set. O(1) per block and event; one memory move inside, see WorkingSet.
+    """
+
+    def __init__(self, num_blocks: int, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
+        self.residency = Histogram(BLOCK_AGE_BOUNDS_NS)
+        """From when a block's content was first cached to its eviction, ns."""
+        self.reuse = Histogram(BLOCK_AGE_BOUNDS_NS)
+        """From when a cached block was given back by its last holder to when it was hit again, ns."""
+        self.ghost_age = Histogram(BLOCK_AGE_BOUNDS_NS)
+        """From the eviction of content to when it was asked for again, ns; its count is that of the ghost hits."""
+        self.working_set = WorkingSet(num_blocks, clock_ns)
+        self._ghosts = GhostList(min(GHOSTS_PER_BLOCK * num_blocks, MAX_GHOSTS))
+        self._clock_ns = clock_ns
+        self._identity_of = [b""] * num_blocks
+        self._cached_ns = [0] * num_blocks
+
+    def snapshot(self) -> ReuseSnapshot:
+        return ReuseSnapshot(
+            residency=self.residency.copy(),
+            reuse=self.reuse.copy(),
+            ghost_age=self.ghost_age.copy(),
+            num_ghosts=len(self._ghosts),
+            working_set_blocks=self.working_set.blocks(),
+            working_set_window_seconds=self.working_set.window_seconds,
+        )
+
+    # From the prefix binding.
+
+    def cached(self, block_ids: Sequence[int], identities: Sequence[bytes]) -> None:
+        """The prefix index finds this content in these blocks from now on."""
+        now_ns = self._clock_ns()
+        identity_of, cached_ns = self._identity_of, self._cached_ns
+        for block_id, identity in zip(block_ids, identities, strict=True):
+            identity_of[block_id] = identity
+            cached_ns[block_id] = now_ns
+        # It may have come back without having been asked for, as the output of another request.
+        self._ghosts.discard(identities)
+        self.working_set.forget(identities)
+
+    def missed(self, identities: Sequence[bytes], in_use: int) -> int:
+        """A request that starts did not find these; returns how many were here and were evicted: the ghost hits."""
+        # The working set remembers further back than the ghost list.
+        self.working_set.asked(identities, in_use)
+        evicted_ns = self._ghosts.take(identities)
+        if evicted_ns:
+            now_ns = self._clock_ns()
+            _observe_runs(self.ghost_age, [now_ns - evicted for evicted in evicted_ns])
+        return len(evicted_ns)
+
+    # From the pool.
+
+    def reclaimable(self, block_ids: Sequence[int]) -> None:
+        identity_of = self._identity_of
+        self.working_set.used([identity_of[block_id] for block_id in block_ids])
+
+    def revived(self, block_ids: Sequence[int], released_ns: Sequence[int], now_ns: int, in_use: int) -> None:
+        _observe_runs(self.reuse, [now_ns - released for released in released_ns])
+        identity_of = self._identity_of
+        self.working_set.asked([identity_of[block_id] for block_id in block_ids], in_use)
+
+    def evicted(self, block_ids: Sequence[int], now_ns: int) -> None:
+        cached_ns, identity_of = self._cached_ns, self._identity_of
+        _observe_runs(self.residency, [now_ns - cached_ns[block_id] for block_id in block_ids])
+        self._ghosts.add([identity_of[block_id] for block_id in block_ids], now_ns)
+
+    def dropped(self) -> None:
+        self._ghosts.clear()
+        self.working_set.clear()
+
+
+def _observe_runs(histogram: Histogram, values_ns: Iterable[int]) -> None:
+    """Blocks of one chain mostly share their stamps, and equal neighbours cost one observation."""
+    for value_ns, run in groupby(values_ns):
+        histogram.observe(value_ns, len(list(run)))
