@@ -196,8 +196,8 @@ class PrefixIndex(Protocol[Key]):
         """A memo of its own for a sequence that shares the first `num_blocks` full blocks, and the scope they are of."""
         ...
 
-    def forget(self, block_id: int) -> None:
-        """Unlinks a block; one that is not indexed is left alone."""
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """Unlinks blocks, in this order; those that are not indexed are left alone."""
         ...
 
     def set_scope(self, scope: CacheScope) -> None: ...
@@ -220,13 +220,15 @@ class HashChainIndex:
         self.block_size = block_size
         self._hash = hash_function
         self._nodes: dict[bytes, _Node] = {}
-        self._node_of: dict[int, _Node] = {}
+        # By block id. A list, since ids are dense and a dict of a large pool costs a cache miss per block.
+        self._node_of: list[_Node | None] = []
+        self._num_blocks = 0
         self._generation = 0
         self.set_scope(scope)
 
     @property
     def num_blocks(self) -> int:
-        return len(self._node_of)
+        return self._num_blocks
 
     @property
     def scope(self) -> CacheScope:
@@ -250,15 +252,20 @@ class HashChainIndex:
             raise ValueError(f"{len(tokens)} tokens are not full blocks of {self.block_size}")
         packed = pack_tokens(tokens)
         width = 4 * self.block_size
-        chunks = [packed[i : i + width] for i in range(0, len(packed), width)]
+        chunks = [chunk for (chunk,) in struct.iter_unpack(f"{width}s", packed)]
         # The preimage is length_prefixed(parent, scope, tokens), with the parts that never change put together once.
         hash_function, append = self._hash, key.digests.append
         middle = length_prefixed(key.origin[0]) + struct.pack("<I", width)
         parent = key.digests[-1] if key.digests else key.root
         head = struct.pack("<I", len(parent))
-        for chunk in chunks:
-            parent = hash_function(head + parent + middle + chunk)
-            append(parent)
+        if hash_function is sha256_digest:  # the usual one, without a call of ours per block
+            for chunk in chunks:
+                parent = sha256(head + parent + middle + chunk).digest()
+                append(parent)
+        else:
+            for chunk in chunks:
+                parent = hash_function(head + parent + middle + chunk)
+                append(parent)
         key.chunks += chunks
 
     def match(self, key: HashKey) -> list[int]:
@@ -295,7 +302,8 @@ class HashChainIndex:
         # that content takes the place, or the blocks that follow could never be found.
         while key.nodes and self._nodes.get(key.nodes[-1].digest) is not key.nodes[-1]:
             key.nodes.pop()
-        indexed: list[int] = []
+        node_of, indexed = self._node_of, list[int]()
+        node_of += [None] * (max(block_ids[len(key.nodes) : end_block], default=-1) + 1 - len(node_of))
         for i in range(len(key.nodes), end_block):
             node = self._node_for(key, i)
             if node is None:
@@ -303,8 +311,9 @@ class HashChainIndex:
             key.nodes.append(node)
             if node.block_id is None:
                 node.block_id = block_ids[i]
-                self._node_of[block_ids[i]] = node
+                node_of[block_ids[i]] = node
                 indexed.append(block_ids[i])
+        self._num_blocks += len(indexed)
         return indexed
 
     def _node_for(self, key: HashKey, i: int) -> _Node | None:
@@ -335,22 +344,26 @@ class HashChainIndex:
         self.extend(key, tokens[: len(tokens) // self.block_size * self.block_size])
         return self.insert(key, block_ids, 0, len(key))
 
-    def forget(self, block_id: int) -> None:
-        """Unlinks a block; one that is not indexed is left alone. Prefixes that only led to it go with it."""
-        node = self._node_of.pop(block_id, None)
-        if node is None:
-            return
-        node.block_id = None
-        while node is not None and node.block_id is None and node.num_children == 0:
-            del self._nodes[node.digest]
-            node = node.parent
-            if node is not None:
-                node.num_children -= 1
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """Unlinks blocks; those that are not indexed are left alone. Prefixes that only led to them go with them."""
+        nodes, node_of = self._nodes, self._node_of
+        for block_id in block_ids:
+            node = node_of[block_id] if block_id < len(node_of) else None
+            if node is None:
+                continue
+            node_of[block_id] = node.block_id = None
+            self._num_blocks -= 1
+            while node is not None and node.num_children == 0 and node.block_id is None:
+                del nodes[node.digest]
+                node = node.parent
+                if node is not None:
+                    node.num_children -= 1
 
     def check_invariants(self) -> None:
         held = sum(node.block_id is not None for node in self._nodes.values())
-        if held != len(self._node_of):
-            raise InvariantViolation(f"{held} nodes hold a block, but {len(self._node_of)} blocks are indexed")
-        for block_id, node in self._node_of.items():
-            if node.block_id != block_id or self._nodes.get(node.digest) is not node:
+        filed = sum(node is not None for node in self._node_of)
+        if not held == filed == self._num_blocks:
+            raise InvariantViolation(f"{held} nodes hold a block, {filed} are filed, {self._num_blocks} were counted")
+        for block_id, node in enumerate(self._node_of):
+            if node is not None and (node.block_id != block_id or self._nodes.get(node.digest) is not node):
                 raise InvariantViolation(f"block {block_id} leads to a node that is not its own")

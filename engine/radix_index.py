@@ -206,22 +206,29 @@ class RadixIndex:
         twin.identities = key.identities[:num_blocks]
         return twin
 
-    def forget(self, block_id: int) -> None:
-        """Takes the last block off a leaf. Raises ValueError for one that others come after: they would be lost."""
-        node = self._node_holding(block_id)
-        if node is None:
-            return
-        if node.children or node.blocks[-1] != block_id:
-            raise ValueError(f"block {block_id} leads to other cached blocks, which have to go first")
-        self._node_of[block_id] = None
-        self._num_blocks -= 1
-        node.blocks.pop()
-        if node.blocks:
-            del node.tokens[-self._width :]
-        elif node.parent is not None:
-            del node.parent.children[bytes(node.tokens)]
-            if isinstance(node.parent, RadixRoot) and not node.parent.children:
-                del self._roots[node.parent.namespace]
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """Takes blocks off the ends of leaves. Raises ValueError for one that others come after: they would be lost."""
+        node_of = self._node_of
+        at = 0
+        while at < len(block_ids):
+            node = self._node_holding(block_ids[at])
+            if node is None:
+                at += 1
+                continue
+            blocks = node.blocks
+            if node.children or blocks[-1] != block_ids[at]:
+                raise ValueError(f"block {block_ids[at]} leads to other cached blocks, which have to go first")
+            first = at
+            while blocks and at < len(block_ids) and blocks[-1] == block_ids[at]:
+                node_of[blocks.pop()] = None
+                at += 1
+            self._num_blocks -= at - first
+            if blocks:
+                del node.tokens[len(blocks) * self._width :]
+            elif node.parent is not None:
+                del node.parent.children[bytes(node.tokens[: self._width])]
+                if isinstance(node.parent, RadixRoot) and not node.parent.children:
+                    del self._roots[node.parent.namespace]
 
     def nodes(self) -> Iterator[RadixNode]:
         """Every node with blocks, parents before their children."""

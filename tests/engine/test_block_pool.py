@@ -49,7 +49,7 @@ def test_a_hit_makes_reclaimable_blocks_active_without_allocating():
 @covers("S3.27")
 def test_pressure_takes_free_blocks_first_and_then_the_tail_of_the_oldest_chain():
     evicted: list[int] = []
-    pool = BlockPool(200, 16, on_evict=evicted.append)
+    pool = BlockPool(200, 16, on_evict=evicted.extend)
     chain = cached_chain(pool, 156)
     taken = pool.allocate(60)
     assert pool.census() == BlockCensus(active=60, reclaimable=140, free=0)
@@ -60,7 +60,7 @@ def test_pressure_takes_free_blocks_first_and_then_the_tail_of_the_oldest_chain(
 
 def test_recency_is_exact_across_chains():
     evicted: list[int] = []
-    pool = BlockPool(6, 16, on_evict=evicted.append)
+    pool = BlockPool(6, 16, on_evict=evicted.extend)
     first, second = cached_chain(pool, 3), cached_chain(pool, 3)
     pool.touch(first[:2])
     pool.release(first[:2])
@@ -101,7 +101,7 @@ def test_uncached_blocks_become_free():
 
 def test_dropping_reclaimable_blocks_is_not_an_eviction():
     forgotten: list[int] = []
-    pool = BlockPool(8, 16, on_evict=forgotten.append)
+    pool = BlockPool(8, 16, on_evict=forgotten.extend)
     cached_chain(pool, 5)
     assert pool.drop_reclaimable() == 5
     assert pool.census() == BlockCensus(active=0, reclaimable=0, free=8)
@@ -159,7 +159,7 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(num_blocks=st.integers(1, 12))
     def start(self, num_blocks: int) -> None:
         self.evicted: list[int] = []
-        self.pool = BlockPool(num_blocks, 4, on_evict=self.evicted.append)
+        self.pool = BlockPool(num_blocks, 4, on_evict=self.evicted.extend)
         self.refs = [0] * num_blocks
         self.cached: set[int] = set()
         self.reclaimable: OrderedDict[int, None] = OrderedDict()

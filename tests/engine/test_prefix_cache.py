@@ -78,7 +78,7 @@ def test_matching_stops_at_the_first_missing_block_and_goes_on_once_it_is_back()
     index = make_index()
     tokens = list(range(64))
     index.insert_sequence(tokens, [0, 1, 2, 3])
-    index.forget(2)
+    index.forget([2])
     assert index.lookup(tokens) == [0, 1]
     index.insert_sequence(tokens, [7, 8, 9, 10])
     assert index.lookup(tokens) == [0, 1, 9, 3]
@@ -258,7 +258,7 @@ def assert_never_wrong(index: HashChainIndex, sequences, salts, evicts=lambda: F
         index.insert_sequence(sequence, blocks, salt)
         for block in content:
             if evicts():
-                index.forget(block)
+                index.forget([block])
 
 
 def test_of_two_blocks_with_the_same_content_the_first_stays_found():
@@ -274,8 +274,8 @@ def test_a_twin_takes_the_place_of_an_evicted_block_when_its_sequence_goes_on():
     key = index.start()
     index.extend(key, [1, 2, 3, 4])
     assert index.insert(key, [7, 8], 0, 2) == []
-    index.forget(1)
-    index.forget(0)
+    index.forget([1])
+    index.forget([0])
     index.extend(key, [5, 6])
     assert index.insert(key, [7, 8, 9], 2, 3) == [7, 8, 9]
     assert index.lookup([1, 2, 3, 4, 5, 6]) == [7, 8, 9]
@@ -285,11 +285,11 @@ def test_nothing_is_kept_of_what_was_forgotten():
     index = make_index(block_size=2)
     blocks = index.insert_sequence(list(range(20)), range(10))
     for block in blocks[:5]:
-        index.forget(block)
+        index.forget([block])
     assert index.num_blocks == 5
     for block in blocks[5:]:
-        index.forget(block)
-    index.forget(99)
+        index.forget([block])
+    index.forget([99])
     assert (index.num_blocks, len(index._nodes)) == (0, 0)
 
 

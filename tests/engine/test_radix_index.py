@@ -1,5 +1,7 @@
 """The tree: what is found in it, how it branches, in which order it gives way. Alone, and under a real pool."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,9 +40,9 @@ class Cache:
         self.evicted: list[int] = []
         self.pool = BlockPool(num_blocks, block_size, on_evict=self.forget)
 
-    def forget(self, block_id: int) -> None:
-        self.evicted.append(block_id)
-        self.index.forget(block_id)
+    def forget(self, block_ids: Sequence[int]) -> None:
+        self.evicted += block_ids
+        self.index.forget(block_ids)
 
     def hold(self, word: str) -> list[int]:
         """Computes what is not cached; the sequence then holds its whole path."""
@@ -293,9 +295,9 @@ def test_a_fork_goes_on_by_itself():
 def test_an_empty_namespace_is_not_kept():
     index = make_index()
     index.insert_sequence([1, 2], [0, 1], "tenant")
-    index.forget(1)
-    index.forget(0)
-    index.forget(99)
+    index.forget([1])
+    index.forget([0])
+    index.forget([99])
     assert not index._roots
     assert index.num_blocks == 0
 
@@ -304,7 +306,7 @@ def test_a_block_that_leads_to_others_cannot_be_forgotten():
     index = make_index()
     index.insert_sequence(tokens_of("abc"), [0, 1, 2])
     with pytest.raises(ValueError, match="block 1 leads to other cached blocks"):
-        index.forget(1)
+        index.forget([1])
     assert index.lookup(tokens_of("abc")) == [0, 1, 2]
 
 
