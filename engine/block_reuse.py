@@ -1,6 +1,6 @@
 """What becomes of cached blocks: how long they stay, how soon they are used again, and what is missed once it is gone."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from time import perf_counter_ns
 
@@ -88,7 +88,10 @@ class BlockReuse:
         self.working_set.clear()
 
 
-def _observe_runs(histogram: Histogram, values_ns: Iterable[int]) -> None:
+def _observe_runs(histogram: Histogram, values_ns: Sequence[int]) -> None:
     """Blocks of one chain mostly share their stamps, and equal neighbours cost one observation."""
+    if values_ns.count(values_ns[0]) == len(values_ns):
+        histogram.observe(values_ns[0], len(values_ns))
+        return
     for value_ns, run in groupby(values_ns):
         histogram.observe(value_ns, len(list(run)))

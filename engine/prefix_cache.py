@@ -304,30 +304,25 @@ class HashChainIndex:
             key.nodes.pop()
         node_of, indexed = self._node_of, list[int]()
         node_of += [None] * (max(block_ids[len(key.nodes) : end_block], default=-1) + 1 - len(node_of))
-        for i in range(len(key.nodes), end_block):
-            node = self._node_for(key, i)
+        nodes, matched, origin = self._nodes, key.nodes, key.origin
+        parent = matched[-1] if matched else None
+        for i in range(len(matched), end_block):
+            digest, chunk = key.digests[i], key.chunks[i]
+            node = nodes.get(digest)
             if node is None:
-                break
-            key.nodes.append(node)
+                node = nodes[digest] = _Node(digest, chunk, parent, origin)
+                if parent is not None:
+                    parent.num_children += 1
+            elif node.parent is not parent or node.tokens != chunk or node.origin != origin:
+                break  # another prefix has the same digest
+            matched.append(node)
             if node.block_id is None:
                 node.block_id = block_ids[i]
                 node_of[block_ids[i]] = node
                 indexed.append(block_ids[i])
+            parent = node
         self._num_blocks += len(indexed)
         return indexed
-
-    def _node_for(self, key: HashKey, i: int) -> _Node | None:
-        """The node of the key's block i, made if need be; None when another prefix has the same digest."""
-        digest, chunk = key.digests[i], key.chunks[i]
-        parent = key.nodes[-1] if i else None
-        node = self._nodes.get(digest)
-        if node is None:
-            node = self._nodes[digest] = _Node(digest, chunk, parent, key.origin)
-            if parent is not None:
-                parent.num_children += 1
-            return node
-        same = node.parent is parent and node.tokens == chunk and node.origin == key.origin
-        return node if same else None
 
     def identities(self, key: HashKey) -> Sequence[bytes]:
         return key.digests
@@ -353,11 +348,13 @@ class HashChainIndex:
                 continue
             node_of[block_id] = node.block_id = None
             self._num_blocks -= 1
-            while node is not None and node.num_children == 0 and node.block_id is None:
+            while not node.num_children and node.block_id is None:
                 del nodes[node.digest]
-                node = node.parent
-                if node is not None:
-                    node.num_children -= 1
+                parent = node.parent
+                if parent is None:
+                    break
+                parent.num_children -= 1
+                node = parent
 
     def check_invariants(self) -> None:
         held = sum(node.block_id is not None for node in self._nodes.values())

@@ -38,6 +38,7 @@ CASES = (
     _one("take", "take and give back a cached prefix nobody holds", "us/block"),
     _one("admit", "admit and release 4160 tokens, 4096 of them cached", "us/1k tokens"),
     _one("evict", "evict and hand out, 64 blocks", "us/block"),
+    _one("evict_bare", "the same, ours without its reuse statistics", "us/block"),
     Measured(
         "decodes",
         (
@@ -80,6 +81,7 @@ GOALS = (
     Goal("schedule_decodes", "vllm", 4.0),
     Goal("schedule_mixed", "vllm", 4.0),
     Goal("evict", "nano", 1.0),
+    Goal("evict_bare", "nano", 1.0),
     Goal("radix_blocks_64", "sglang", 1.0),
     Goal("radix_insert", "sglang", 1.0),
     Goal("radix_blocks_64", "sglang-python", 1.0),

@@ -160,11 +160,14 @@ def admit(size: int) -> Round:
     return consuming("admit", actions, (PROMPT + 64) / 1000, 1 if size >= LINEAR else 5)
 
 
-def evict(size: int) -> Round:
-    manager = full(size)[0]
-    while manager.blocks[manager.free_block_ids[0]].hash == -1:
-        hand_out(manager, 1)
-    return repeated("evict", lambda: hand_out(manager, SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+def evict(row: str) -> Case:
+    def case(size: int) -> Round:
+        manager = full(size)[0]
+        while manager.blocks[manager.free_block_ids[0]].hash == -1:
+            hand_out(manager, 1)
+        return repeated(row, lambda: hand_out(manager, SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+
+    return case
 
 
 def one_step(scheduler: Any) -> tuple[int, int]:
@@ -207,7 +210,8 @@ def load() -> dict[str, Case]:
         "allocate_free": allocate_free,
         "take": take,
         "admit": admit,
-        "evict": evict,
+        "evict": evict("evict"),
+        "evict_bare": evict("evict_bare"),
         "decodes": decodes,
     }
 

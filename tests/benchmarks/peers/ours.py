@@ -66,9 +66,9 @@ def put(scheduler: Scheduler, name: str, tokens: list[int]) -> None:
 
 
 @lru_cache(maxsize=1)
-def full(size: int) -> tuple[Scheduler, list[int]]:
+def full(size: int, statistics: bool = True) -> tuple[Scheduler, list[int]]:
     """A scheduler whose pool is full of reclaimable prompts, and which of them are asked for."""
-    scheduler = make_scheduler(kv_blocks=size, max_model_len=1 << 20)
+    scheduler = make_scheduler(kv_blocks=size, max_model_len=1 << 20, measure_reuse=statistics)
     prompts = 0
     for tokens in filling_prompts(size):
         put(scheduler, f"fill-{prompts}", tokens)
@@ -161,10 +161,13 @@ def admit(size: int) -> Round:
     return consuming("admit", (partial(action, r) for r in requests()), (PROMPT + 64) / 1000)
 
 
-def evict(size: int) -> Round:
-    pool = full(size)[0].pool
-    pool.allocate(pool.census().free)
-    return repeated("evict", lambda: pool.allocate(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+def evict(row: str, statistics: bool) -> Case:
+    def case(size: int) -> Round:
+        pool = full(size, statistics)[0].pool
+        pool.allocate(pool.census().free)
+        return repeated(row, lambda: pool.allocate(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+
+    return case
 
 
 def steps(kind: str, chunk: int) -> Case:
@@ -293,7 +296,8 @@ def load() -> dict[str, Case]:
         "allocate_free": allocate_free,
         "take": take,
         "admit": admit,
-        "evict": evict,
+        "evict": evict("evict", statistics=True),
+        "evict_bare": evict("evict_bare", statistics=False),
         "decodes": steps("decodes", 0),
         "mixed": steps("mixed", CHUNK),
         "radix_prepare": radix_prepare,

@@ -229,11 +229,14 @@ def admit(size: int) -> Round:
     return consuming("admit", (partial(action, r) for r in requests()), (PROMPT + 64) / 1000)
 
 
-def evict(size: int) -> Round:
-    manager = full(size)[0]
-    pool = manager.block_pool
-    pool.get_new_blocks(pool.get_num_free_blocks() - len(pool.cached_block_hash_to_block))
-    return repeated("evict", lambda: pool.get_new_blocks(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+def evict(row: str) -> Case:
+    def case(size: int) -> Round:
+        manager = full(size)[0]
+        pool = manager.block_pool
+        pool.get_new_blocks(pool.get_num_free_blocks() - len(pool.cached_block_hash_to_block))
+        return repeated(row, lambda: pool.get_new_blocks(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+
+    return case
 
 
 def one_step(scheduler: Any) -> tuple[int, int]:
@@ -283,7 +286,8 @@ def load() -> dict[str, Case]:
         "allocate_free": allocate_free,
         "take": take,
         "admit": admit,
-        "evict": evict,
+        "evict": evict("evict"),
+        "evict_bare": evict("evict_bare"),
         "decodes": steps("decodes", 0),
         "mixed": steps("mixed", CHUNK),
     }
