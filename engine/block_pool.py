@@ -183,10 +183,11 @@ class BlockPool:
 
     def mark_cached(self, block_ids: Iterable[int]) -> None:
         """Notes that the prefix index knows these active blocks, so that their content outlives their holders."""
+        ref_counts, cached = self._ref_counts, self._cached
         for block_id in block_ids:
-            if self._ref_counts[block_id] == 0:
+            if ref_counts[block_id] == 0:
                 raise ValueError(f"block {block_id} is not active: nothing in it can be newly cached")
-            self._cached[block_id] = 1
+            cached[block_id] = 1
 
     def drop_reclaimable(self) -> int:
         """Gives up the content of every reclaimable block; returns how many became free. Not counted as evictions."""

@@ -1,7 +1,7 @@
 """Identities of blocks whose content was given up a while ago: a request for one of them is a hit that came too late."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from engine.config import check_bounds
 
@@ -36,9 +36,9 @@ class GhostList:
         pop = self._evicted_ns.pop
         return [evicted for identity in identities if (evicted := pop(identity, None)) is not None]
 
-    def discard(self, identities: Iterable[bytes]) -> None:
+    def discard(self, identities: Sequence[bytes]) -> None:
         """They are cached again, without having been asked for."""
-        if self._evicted_ns:
+        if not self._evicted_ns.keys().isdisjoint(identities):
             for identity in identities:
                 self._evicted_ns.pop(identity, None)
 

@@ -18,6 +18,7 @@ from engine.config import check_bounds
 from engine.errors import InvariantViolation
 
 MAX_TOKEN_ID = 2**32 - 1
+TOKEN_BYTES = 4
 HashFunction = Callable[[bytes], bytes]
 
 
@@ -123,12 +124,13 @@ class PartialBlock(NamedTuple):
 class HashKey:
     """What the full blocks of a sequence hash to, and where the chain of nodes stands."""
 
-    __slots__ = ("chunks", "digests", "generation", "nodes", "origin", "root")
+    __slots__ = ("chunks", "digests", "generation", "nodes", "origin", "root", "scope")
 
     def __init__(self, generation: int, origin: tuple[bytes, str], root: bytes) -> None:
         self.generation = generation
         self.origin = origin
         self.root = root
+        self.scope = length_prefixed(origin[0])
         self.digests: list[bytes] = []
         self.chunks: list[bytes] = []
         self.nodes: list[_Node] = []
@@ -251,11 +253,11 @@ class HashChainIndex:
         if len(tokens) % self.block_size:
             raise ValueError(f"{len(tokens)} tokens are not full blocks of {self.block_size}")
         packed = pack_tokens(tokens)
-        width = 4 * self.block_size
+        width = TOKEN_BYTES * self.block_size
         chunks = [chunk for (chunk,) in struct.iter_unpack(f"{width}s", packed)]
         # The preimage is length_prefixed(parent, scope, tokens), with the parts that never change put together once.
         hash_function, append = self._hash, key.digests.append
-        middle = length_prefixed(key.origin[0]) + struct.pack("<I", width)
+        middle = key.scope + struct.pack("<I", width)
         parent = key.digests[-1] if key.digests else key.root
         head = struct.pack("<I", len(parent))
         if hash_function is sha256_digest:  # the usual one, without a call of ours per block
@@ -272,13 +274,12 @@ class HashChainIndex:
         blocks: list[int] = []
         matched: list[_Node] = []
         key.nodes = matched
-        nodes = self._nodes
+        first = self._nodes.get(key.digests[0]) if key.digests else None
+        if first is None or first.origin != key.origin:
+            return blocks
         parent: _Node | None = None
-        for digest, chunk in zip(key.digests, key.chunks, strict=True):
-            node = nodes.get(digest)
+        for node, chunk in zip(map(self._nodes.get, key.digests), key.chunks, strict=True):
             if node is None or node.parent is not parent or node.tokens != chunk or node.block_id is None:
-                break
-            if parent is None and node.origin != key.origin:
                 break
             blocks.append(node.block_id)
             matched.append(node)
@@ -342,12 +343,13 @@ class HashChainIndex:
     def forget(self, block_ids: Sequence[int]) -> None:
         """Unlinks blocks; those that are not indexed are left alone. Prefixes that only led to them go with them."""
         nodes, node_of = self._nodes, self._node_of
+        forgotten = 0
         for block_id in block_ids:
             node = node_of[block_id] if block_id < len(node_of) else None
             if node is None:
                 continue
+            forgotten += 1
             node_of[block_id] = node.block_id = None
-            self._num_blocks -= 1
             while not node.num_children and node.block_id is None:
                 del nodes[node.digest]
                 parent = node.parent
@@ -355,6 +357,7 @@ class HashChainIndex:
                     break
                 parent.num_children -= 1
                 node = parent
+        self._num_blocks -= forgotten
 
     def check_invariants(self) -> None:
         held = sum(node.block_id is not None for node in self._nodes.values())

@@ -14,17 +14,17 @@ paths tail first, and a hit takes and gives back the whole path: the pool's LRU 
 all that it leads to, and its next victim is always the end of a leaf that nobody holds.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from engine.config import check_bounds
 from engine.errors import InvariantViolation
-from engine.prefix_cache import CacheScope, PartialBlock, length_prefixed, pack_tokens, siphash64_digest
+from engine.prefix_cache import TOKEN_BYTES, CacheScope, PartialBlock, length_prefixed, pack_tokens, siphash64_digest
 
 Namespace = tuple[bytes, str]
 """Scope digest and salt, told apart by type and place: nothing is ever concatenated."""
 
-TOKEN_BYTES = 4
 CHILDREN_TRIED = 8
 """Children, the latest first, that are looked at for a partial match: a bound, as a node may have thousands."""
 
@@ -192,12 +192,13 @@ class RadixIndex:
         if len(known) < key.num_blocks:
             scope_digest, salt = key.namespace
             root = length_prefixed(scope_digest, salt.encode("utf-8", "surrogatepass"))
-            last = known[-1] if known else siphash64_digest(root)
-            tokens = key.tokens
-            for at in range(len(known) * width, len(tokens), width):
-                # siphash64_digest, without a call of ours per block
-                last = hash(last + tokens[at : at + width]).to_bytes(8, "little", signed=True)
-                known.append(last)
+            (last,) = struct.unpack("<q", known[-1] if known else siphash64_digest(root))
+            chained: list[int] = []
+            for (block,) in struct.iter_unpack(f"{width}s", memoryview(key.tokens)[len(known) * width :]):
+                last = hash((last, block))
+                chained.append(last)
+            packed = struct.pack(f"<{len(chained)}q", *chained)
+            known += [digest for (digest,) in struct.iter_unpack("8s", packed)]
         return known
 
     def fork(self, key: RadixKey, num_blocks: int) -> RadixKey:

@@ -87,13 +87,15 @@ class WorkingSet:
 
     def asked(self, identities: Sequence[bytes], in_use: int) -> None:
         """A request asks for these, in the order of its prefix, while `in_use` blocks are in use; they now are, too."""
-        pop, threshold, is_sample = self._number_of.pop, self._threshold, self.sampling_rate < 1.0
+        pop = self._number_of.pop
+        asked: Iterable[tuple[int, bytes]] = enumerate(identities)
+        if self.sampling_rate < 1.0:
+            threshold = self._threshold
+            asked = [(position, identity) for position, identity in asked if identity < threshold]
         # What went out of use in one go, tail first, has numbers in a row, and is handled as one.
         newest = 0
         run: list[int] = []
-        for position, identity in enumerate(identities):
-            if is_sample and identity >= threshold:
-                continue
+        for position, identity in asked:
             number = pop(identity, None)
             if number is None:
                 continue
@@ -106,9 +108,11 @@ class WorkingSet:
         if run:
             self._end_run(newest, run, in_use)
 
-    def forget(self, identities: Iterable[bytes]) -> None:
+    def forget(self, identities: Sequence[bytes]) -> None:
         """They came into use without having been asked for."""
         number_of = self._number_of
+        if number_of.keys().isdisjoint(identities):  # as it mostly is
+            return
         for identity in identities:
             if identity in number_of:
                 self._remove(identity)
