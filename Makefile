@@ -10,7 +10,7 @@ PEER_FILES = tests/benchmarks/peers
 RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint bench bench-peers clean
+.PHONY: demo test test-kernels lint bench bench-peers gpu-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -18,6 +18,11 @@ demo: $(VENV)/.engine
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
+
+# The Triton kernels through triton's interpreter, no GPU needed. An environment of its own: triton unpacks to 640 MB,
+# and its interpreter refuses the numpy that everything else runs with.
+test-kernels: $(VENV)-kernels/.done
+	$(VENV)-kernels/bin/python -m pytest tests/engine/test_triton_kernels.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -55,6 +60,10 @@ $(PEERS)/.nano: $(PEER_FILES)/nano.txt
 	$(PEERS)/nano/bin/python -m pip install --quiet --no-deps -r $<
 	touch $@
 
+# With the machine's own python, torch and triton: nothing is installed and nothing is fetched.
+gpu-check:
+	$(PYTHON) -m tests.gpu.check
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -72,5 +81,11 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	touch $@
 
+$(VENV)-kernels/.done:
+	$(PYTHON) -m venv $(VENV)-kernels
+	$(VENV)-kernels/bin/python -m pip install --quiet "$(TORCH)"
+	$(VENV)-kernels/bin/python -m pip install --quiet "triton==3.6.0" "numpy<2.4" hypothesis pytest pytest-timeout
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(PEERS) build dist
+	rm -rf $(VENV) $(VENV)-kernels $(PEERS) build dist

@@ -12,12 +12,12 @@ A gap runs from one step's tokens to the next ones'. Its time is split into excl
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from diagnose.policy import Policy
-from diagnose.stats import LinearFit, median, robust_fit, weighted_quantile
+from diagnose.stats import Bounds, LinearFit, median, robust_fit, weighted_quantile
 from probes.records import StepKind, StepRecord
 
 PARTS = (
@@ -52,6 +52,14 @@ class Gap(NamedTuple):
     step: StepRecord
 
 
+class Inseparable(NamedTuple):
+    """Two parts that the evidence cannot tell apart, and the measurement that would."""
+
+    first: str
+    second: str
+    measurement: str
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """Mean split of a group of gaps. `total_seconds` is the sum of the parts."""
@@ -60,8 +68,13 @@ class Account:
     parts: dict[str, float]
     basis: str
     quantile_seconds: float
-    """The quantile itself: the gaps of the group lie around it (p50) or at and beyond it (p99)."""
+    """The quantile itself: the gaps of the group lie around it (p50) or at and beyond it (p99). The lower end of its bucket
+    where buckets are all that is known."""
     num_gaps: int
+    bounds: dict[str, Bounds] = field(default_factory=dict)
+    """Of an estimate: between which values each part lies. Empty when the parts are known."""
+    total_bounds: Bounds | None = None
+    inseparable: tuple[Inseparable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

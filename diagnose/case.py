@@ -1,5 +1,6 @@
 """What a rule sees: signals and step analysis of the incident and, if there is one, of the baseline."""
 
+import re
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -17,6 +18,8 @@ from diagnose.policy import Policy
 from diagnose.signals import Signals
 from diagnose.slo import Objective
 from diagnose.stats import Bounds, weighted_quantile
+
+_PLAIN_URL = re.compile(r"https?://[\w.\[\]:/@%~+=,-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,11 @@ class Case:
 
     @property
     def address(self) -> str:
-        """Where a command reaches the live server; files do not say, so that the reader fills it in."""
-        return self.target if self.target.startswith(("http://", "https://")) else "http://HOST:PORT"
+        """Where a command reaches the live server; files do not say, so that the reader fills it in.
+
+        So is an address that a shell would read as more than one: recordings come from elsewhere, and commands are copied.
+        """
+        return self.target if _PLAIN_URL.fullmatch(self.target) else "http://HOST:PORT"
 
     @property
     def signals(self) -> Signals:

@@ -70,6 +70,8 @@ def decide(case: Case, findings: list[Finding], primary: str | None, protocol: t
     supported = {f.name: f for f in findings if f.is_supported}
     if "hard_failure" in supported:
         return _contain(case, primary)
+    if "engine_hung" in supported:
+        return _restart(case, "the engine holds work and does not advance: bounded containment before full profiling")
     causes = [f for f in supported.values() if not f.benign]
     if any(f.verdict is Verdict.CONFIRMED for f in causes) and primary is not None:
         return Decision(
@@ -85,20 +87,8 @@ def decide(case: Case, findings: list[Finding], primary: str | None, protocol: t
 
 def _contain(case: Case, primary: str | None) -> Decision:
     budget = case.signals.last("max_batched_tokens")
-    dead = any(event.kind in ("gone", "engine_dead") for event in case.events)
-    if dead:
-        steps = (
-            Step("take the target out of the load balancer, then restart it with its last known good configuration"),
-            Step("keep its log, exit code and the recording of this window before the restart"),
-            Step("verify", f"curl -fsS {case.address}/health && {command_live(case, '--window 30s')}"),
-            Step("undo: put it back behind the load balancer only after the verification"),
-        )
-        return Decision(
-            DecisionKind.CONTAIN,
-            "the target is gone: bounded containment before full profiling",
-            steps,
-            "containment restores service; the cause stays open",
-        )
+    if any(event.kind in ("gone", "engine_dead") for event in case.events):
+        return _restart(case, "the target is gone: bounded containment before full profiling")
     if budget is not None and primary == "prefill_interference":
         return Decision(
             DecisionKind.CONTAIN,
@@ -119,6 +109,21 @@ def _contain(case: Case, primary: str | None) -> Decision:
             Step("undo: give the arrivals back"),
         ),
         "containment is no cure: the cause stays open",
+    )
+
+
+def _restart(case: Case, summary: str) -> Decision:
+    return Decision(
+        DecisionKind.CONTAIN,
+        summary,
+        (
+            Step("take the target out of the load balancer"),
+            Step("before the restart, keep its log, exit code or thread stacks (py-spy dump), and this recording"),
+            Step("restart it with its last known good configuration"),
+            Step("verify", f"curl -fsS {case.address}/health && {command_live(case, '--window 30s')}"),
+            Step("undo: put it back behind the load balancer only after the verification"),
+        ),
+        "containment restores service; the cause stays open",
     )
 
 
@@ -148,6 +153,12 @@ def _experiment(case: Case, cause: str) -> Decision:
         "kv_exhaustion": "max sequences lowered until active blocks stay under 85 % of the pool",
         "cache_thrashing": "as many KV blocks as the working set, or half of the tenants at a time",
         "queue_overload": "one more replica, or arrivals limited to the measured completion rate",
+        "sequence_cap": "a sequence cap a quarter higher",
+        "admission_stall": "the first waiting request aborted",
+        "preemption_storm": "max sequences lowered by a quarter",
+        "kv_leak": "a restarted engine under the same load",
+        "compute_saturation": "arrivals lowered by a quarter",
+        "cache_prefix_broken": "prompts whose shared part comes first, byte for byte",
     }
     return Decision(
         DecisionKind.EXPERIMENT,

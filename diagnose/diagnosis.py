@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.account import Account
+from diagnose.account_estimate import estimate_account
 from diagnose.case import Case, Excess, make_window
 from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.decision import Decision, DecisionKind, Finding, decide
@@ -76,8 +77,8 @@ def diagnose(
         case=case,
         findings=tuple(sorted(findings, key=_rank)),
         primary=primary,
-        account_p50=case.analysis.account_p50(),
-        account_p99=case.analysis.account_p99(),
+        account_p50=case.analysis.account_p50() or estimate_account(incident, 0.5, policy),
+        account_p99=case.analysis.account_p99() or estimate_account(incident, 0.99, policy),
         excess=excess,
         protocol=protocol,
         decision=decide(case, findings, primary, protocol),

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 from diagnose.errors import SourceError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
@@ -27,6 +29,13 @@ class Event:
     detail: str
 
 
+class ClockReading(NamedTuple):
+    """The scraper's wall clock and the engine's monotonic one at the time of one answer."""
+
+    unix: float
+    monotonic_ns: int
+
+
 @dataclass(slots=True)
 class Observation:
     target: str
@@ -35,20 +44,25 @@ class Observation:
     steps_lost: int = 0
     steps_header: StepsHeader | None = None
     """The newest one: its two clocks place step stamps on the wall clock."""
+    clocks: list[ClockReading] = field(default_factory=list)
+    """Of the newest engine; empty where it states no clocks."""
     events: list[Event] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @property
     def length_seconds(self) -> float | None:
-        """First to last scrape; None when a scrape has no time or there are fewer than two."""
+        """First to last scrape; None when a scrape has no time, time ran backwards, or there are fewer than two."""
         times = [scrape.unix for scrape in self.scrapes if scrape.unix is not None]
-        if len(times) < 2 or len(times) != len(self.scrapes):
+        if len(times) < 2 or len(times) != len(self.scrapes) or any(b < a for a, b in pairwise(times)):
             return None
         return times[-1] - times[0]
 
 
 def observe(target: str, entries: Iterable[Entry]) -> Observation:
-    """Parses entries in time order. Raises SourceError when an answer is not what its kind says."""
+    """Parses entries in the order in which they came: a clock may have been set in between.
+
+    Raises SourceError when an answer is not what its kind says.
+    """
     observation = Observation(target)
     parser = ExpositionParser()
     for entry in entries:
@@ -62,7 +76,6 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
             observation.warnings.append(
                 f"entries of kind {entry.kind!r} are newer than this stallscope and were left out"
             )
-    _order_scrapes(observation)
     return observation
 
 
@@ -90,17 +103,10 @@ def _add_steps(observation: Observation, entry: Entry) -> None:
         )
         observation.steps = []
         observation.steps_lost = 0
+        observation.clocks = []
+    if header.unix_ns > 0 and 0 <= entry.unix < inf:
+        observation.clocks.append(ClockReading(entry.unix, header.monotonic_ns))
     newest = observation.steps[-1].step_id if observation.steps else -1
     observation.steps += [record for record in records if record.step_id > newest]
     observation.steps_lost += header.lost
     observation.steps_header = header
-
-
-def _order_scrapes(observation: Observation) -> None:
-    times = [scrape.unix for scrape in observation.scrapes]
-    if any(time is None for time in times):
-        return
-    ordered = sorted(observation.scrapes, key=lambda scrape: scrape.unix or 0.0)
-    if ordered != observation.scrapes:
-        observation.warnings.append("scrapes were not in time order and have been sorted by their time")
-        observation.scrapes = ordered

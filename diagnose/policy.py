@@ -1,6 +1,7 @@
 """Every threshold of the method, each with its reason. Rules hold no numbers of their own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,30 @@ class Policy:
     pool_low: float = 0.50
     """Reservation explains high memory when active blocks are under half of the pool."""
 
+    hung_seconds: float = 30.0
+    """A window without a single step while work is present calls an engine hung from 30 s: longer than any sane step."""
+
+    storm_preemptions_per_request: float = 0.2
+    """Preemptions are a storm from one per five finished requests: more than bad luck of the youngest."""
+
+    storm_recompute_share: float = 0.10
+    """Or from a tenth of all computed prompt tokens computed again."""
+
+    compute_near_ceiling: float = 0.70
+    """Dense kernels reach 70-80 % of the measured matrix throughput; from 70 % the units are the limit."""
+
+    compute_far_ceiling: float = 0.40
+    """Under 40 % of the measured matrix throughput the units cannot be what limits the step."""
+
+    cache_was_useful: float = 0.2
+    """A prefix cache earned its keep from a fifth of the prompt tokens found."""
+
+    cache_broke_ratio: float = 0.5
+    """It broke when less than half of the baseline's hit rate is left under reuse that had been steady."""
+
+    min_prefix_tokens: int = 1000
+    """Fewer looked-up prompt tokens than a thousand say nothing of a hit rate."""
+
     thrash_ghost_share: float = 0.20
     """A fifth of the evicted blocks asked for again: eviction undoes work that it should have kept."""
 
@@ -94,6 +119,15 @@ class Policy:
 
     noticeable_queue_seconds: float = 0.1
     """A queue shorter than 100 ms is not felt by a person waiting for a first token."""
+
+    missing_scrape_ratio: float = 2.5
+    """A scrape is missing from two and a half times the usual interval: a late one comes within twice of it."""
+
+    min_scrape_intervals: int = 4
+    """What interval is usual shows from four of them."""
+
+    clock_jump_seconds: float = 5.0
+    """Two clocks may differ by the 5 s that an answer is waited for; a clock that differs by more was set."""
 
     matched_arrivals: float = 0.10
     """Arms are offered the same load while arrivals differ by under a tenth: half of what `shift_ratio` takes for noise."""
@@ -115,3 +149,40 @@ class Policy:
 
 
 DEFAULT_POLICY = Policy()
+
+
+class Override(NamedTuple):
+    name: str
+    value: float
+    default: float
+
+
+def overridden(policy: Policy) -> list[Override]:
+    """Where a policy differs from the documented one: every report says so."""
+    pairs = [(f.name, getattr(policy, f.name), getattr(DEFAULT_POLICY, f.name)) for f in fields(Policy)]
+    return [Override(name, value, default) for name, value, default in pairs if value != default]
+
+
+RATIOS = (
+    "slow_gap_factor",
+    "shift_ratio",
+    "mixed_slow_ratio",
+    "mixed_alike_ratio",
+    "min_dose_range",
+    "contended_slowdown",
+    "flat_decode_ratio",
+    "missing_scrape_ratio",
+)
+"""Thresholds that are multiples of something ordinary, so at least 1. Others are shares (0 to 1), counts or seconds."""
+
+ORDERED = (
+    ("mixed_alike_ratio", "mixed_slow_ratio"),
+    ("negligible_share", "dominant_share"),
+    ("bandwidth_far_ceiling", "bandwidth_near_ceiling"),
+    ("compute_far_ceiling", "compute_near_ceiling"),
+    ("thrash_negligible_share", "thrash_ghost_share"),
+    ("pool_low", "pool_well_below"),
+    ("pool_well_below", "pool_exhausted"),
+    ("queue_small", "queue_dominates"),
+)
+"""Pairs between which a rule is undetermined: crossed, it would support and refute the same figure."""

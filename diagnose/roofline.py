@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from diagnose.signals import Signals
 from probes.arithmetic import (
     ATTENTION_FLOPS_EXCLUDE,
     LINEAR_FLOPS_EXCLUDE,
@@ -129,6 +130,16 @@ class DeviceCeilings:
     """At the precision in use, by the units that the kernels use."""
     kernel: str | None = None
     """The attention kernel: FlashAttention, FlashDecoding, PagedAttention, torch, ..."""
+
+    @classmethod
+    def from_signals(cls, signals: Signals) -> "DeviceCeilings":
+        """What the engine measured of its own device at start, and the kernel it says it runs."""
+        bandwidth = signals.last("bandwidth_ceiling")
+        return cls(
+            ByteRate(bandwidth) if bandwidth else None,
+            signals.last("flops_ceiling") or None,
+            signals.info.get("attention_backend") or None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ COUNTERS = (
     "requests_finished",
     "failures",
     "stall_prefill_seconds",
+    "stall_host_seconds",
+    "stall_lock_seconds",
+    "stall_waiting_seconds",
 )
 GAUGES = (
     "running",
@@ -36,6 +39,7 @@ GAUGES = (
     "max_batched_tokens",
     "max_sequences",
     "bandwidth_ceiling",
+    "flops_ceiling",
     "start_time",
 )
 HISTOGRAMS = (

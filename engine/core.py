@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from typing import NamedTuple
 
 from engine.request import FinishReason, Request
-from engine.runner.base import Runner, StepResult
+from engine.runner.base import Runner, StepResult, TokenLogprobs
 from engine.scheduler import Scheduler
 from engine.step import BatchPlan, ScheduledStep, plan_batch
 from probes.locks import TimedLock
@@ -27,6 +27,8 @@ class TokenOutput(NamedTuple):
     token_id: int | None
     """None when the request ended without a token of this step (abort, error)."""
     finish_reason: FinishReason | None = None
+    logprobs: TokenLogprobs | None = None
+    """Of the token, when the request asked."""
 
 
 HandOut = Callable[[list[TokenOutput]], None]
@@ -111,6 +113,7 @@ class EngineCore:
             prepare_start_ns = perf_counter_ns()
             self._note_first_scheduled(step, prepare_start_ns)
             plan = plan_batch(step, self._block_size)
+            plan.step_id = self._step_id
             prepare_ns = perf_counter_ns() - prepare_start_ns
             result = self.runner.execute(plan)
         except Exception as error:  # noqa: BLE001 - whatever a device raises, only this step's requests may pay for it
@@ -121,6 +124,8 @@ class EngineCore:
         hand_out(outputs)
         times = _Times(start_ns, emit_ns, perf_counter_ns(), lock_wait_ns, schedule_ns, prepare_ns)
         self._recorder.on_step(self._record(decision, result, gaps, times))
+        for late in result.late_device_ns:
+            self._recorder.on_device_time(late.step_id, late.device_ns)
         self._step_id += 1
         self._previous_end_ns = times.end_ns
         self._observe(outputs, emit_ns)
@@ -202,6 +207,7 @@ class EngineCore:
             emit_ns = perf_counter_ns()
             gaps = _gaps(plan.sample_requests, self._step_id, emit_ns)
             emitted = self.scheduler.commit(step, result.token_ids, emit_ns)
+            logprobs = _by_request(plan, result)
             outputs = []
             for request in emitted:
                 request.last_token_ns = emit_ns
@@ -210,7 +216,7 @@ class EngineCore:
                 reason = self._reason_to_finish(request, token_id)
                 if reason is not None:
                     self.scheduler.finish(request, reason)
-                outputs.append(TokenOutput(request, token_id, reason))
+                outputs.append(TokenOutput(request, token_id, reason, logprobs.get(request.request_id)))
         return emit_ns, outputs, gaps
 
     def _reason_to_finish(self, request: Request, token_id: int) -> FinishReason | None:
@@ -273,6 +279,13 @@ def _gaps(sampled: list[Request], step_id: int, emit_ns: int) -> _Gaps:
         else:
             late.append(emit_ns - request.last_token_ns)
     return _Gaps(regular, tuple(late))
+
+
+def _by_request(plan: BatchPlan, result: StepResult) -> dict[str, TokenLogprobs | None]:
+    """Log probabilities by request id: what was aborted meanwhile has a row but emits nothing."""
+    if result.logprobs is None:
+        return {}
+    return {one.request_id: found for one, found in zip(plan.sample_requests, result.logprobs, strict=True)}
 
 
 def _is_out_of_memory(error: Exception) -> bool:

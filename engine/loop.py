@@ -36,6 +36,7 @@ class EngineFacts:
     bandwidth_bytes_per_second: float | None
     start_unix: float
     info: dict[str, str]
+    flops_per_second: float | None = None
 
 
 class EngineState(NamedTuple):
@@ -173,6 +174,7 @@ class EngineThread:
                 start_unix=facts.start_unix,
                 info=facts.info,
                 reuse=None if scheduler.reuse is None else scheduler.reuse.snapshot(),
+                flops_per_second=facts.flops_per_second,
             )
 
     def requests(self, limit: int) -> tuple[list[RequestView], int]:

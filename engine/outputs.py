@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from engine.core import TokenOutput
 from engine.loop import EngineThread
 from engine.request import FinishReason, Request
+from engine.runner.base import TokenLogprobs
 
 
 class Detokenizer(Protocol):
@@ -63,6 +64,23 @@ class Usage(NamedTuple):
     cached_tokens: int
 
 
+class OutputToken(NamedTuple):
+    """A token of the answer with its log probabilities."""
+
+    token_id: int
+    text_offset: int
+    """Characters of the answer before it."""
+    logprobs: TokenLogprobs
+
+
+class Piece(NamedTuple):
+    """What came at once."""
+
+    text: str
+    tokens: list[OutputToken]
+    """Those whose text has begun by the end of `text`; none unless the request asked for log probabilities."""
+
+
 class RequestStream:
     """One request as its handler sees it. Lives on the event loop; `sink` is called there by the engine's hand-out.
 
@@ -78,6 +96,10 @@ class RequestStream:
         self._pending: list[TokenOutput] = []
         self._arrived = asyncio.Event()
         self._num_tokens = 0
+        self._num_chars = 0
+        """Characters decoded so far, held back ones included."""
+        self._num_passed_on = 0
+        self._held_tokens: list[OutputToken] = []
 
     def submit(self, siblings: Sequence["RequestStream"] = ()) -> None:
         """`siblings`: further choices of the same prompt. Raises RequestRejected or EngineUnavailable."""
@@ -93,18 +115,19 @@ class RequestStream:
             self.finish_reason = FinishReason.ABORT
             self._engine.abort(self.request.request_id)
 
-    async def texts(self) -> AsyncIterator[str]:
-        """Pieces of text in order, none empty; ends when `finish_reason` is set."""
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Pieces of the answer in order, none empty; ends when `finish_reason` is set."""
         while self.finish_reason is None:
             await self._arrived.wait()
             self._arrived.clear()
             outputs, self._pending = self._pending, []
             text = self._text_of(outputs)
-            if text:
-                yield text
+            tokens = self._tokens_up_to(text)
+            if text or tokens:
+                yield Piece(text, tokens)
 
     async def collect(self) -> str:
-        return "".join([text async for text in self.texts()])
+        return "".join([piece.text async for piece in self.pieces()])
 
     def usage(self) -> Usage:
         """Every sampled token counts, the end-of-sequence token too."""
@@ -118,7 +141,11 @@ class RequestStream:
             if output.token_id is not None:
                 self._num_tokens += 1
                 if not ended_by_eos:
-                    pieces.append(self._matcher.push(self._detokenizer.push(output.token_id)))
+                    if output.logprobs is not None:
+                        self._held_tokens.append(OutputToken(output.token_id, self._num_chars, output.logprobs))
+                    text = self._detokenizer.push(output.token_id)
+                    self._num_chars += len(text)
+                    pieces.append(self._matcher.push(text))
             if output.finish_reason is not None and not self._matcher.stopped:
                 pieces.append(self._matcher.push(self._detokenizer.flush()))
                 pieces.append(self._matcher.finish())
@@ -129,26 +156,36 @@ class RequestStream:
             self.finish_reason = output.finish_reason
         return "".join(pieces)
 
+    def _tokens_up_to(self, text: str) -> list[OutputToken]:
+        """Tokens that go with `text`, which is passed on now. The others wait: a stop string may yet cut them off."""
+        self._num_passed_on += len(text)
+        held, passed_on = self._held_tokens, self._num_passed_on
+        if self.finish_reason is not None and not self._matcher.stopped:
+            self._held_tokens = []
+            return held
+        self._held_tokens = [token for token in held if token.text_offset >= passed_on]
+        return held[: len(held) - len(self._held_tokens)]
 
-async def merged(streams: Sequence[RequestStream]) -> AsyncIterator[tuple[int, str | None]]:
-    """Pieces of text with the index of their stream, as they come, and (index, None) when one has ended.
+
+async def merged(streams: Sequence[RequestStream]) -> AsyncIterator[tuple[int, Piece | None]]:
+    """Pieces with the index of their stream, as they come, and (index, None) when one has ended.
 
     At most one piece per stream is taken ahead of the reader.
     """
-    texts = [stream.texts() for stream in streams]
-    if len(texts) == 1:  # needs no tasks
-        async for piece in texts[0]:
+    pieces = [stream.pieces() for stream in streams]
+    if len(pieces) == 1:  # needs no tasks
+        async for piece in pieces[0]:
             yield 0, piece
         yield 0, None
         return
-    waiting = {asyncio.ensure_future(anext(text, None)): i for i, text in enumerate(texts)}
+    waiting = {asyncio.ensure_future(anext(own, None)): i for i, own in enumerate(pieces)}
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=waiting.__getitem__):
                 index, found = waiting.pop(task), task.result()
                 if found is not None:
-                    waiting[asyncio.ensure_future(anext(texts[index], None))] = index
+                    waiting[asyncio.ensure_future(anext(pieces[index], None))] = index
                 yield index, found
     finally:
         for task in waiting:

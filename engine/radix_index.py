@@ -204,8 +204,8 @@ class RadixIndex:
     def fork(self, key: RadixKey, num_blocks: int) -> RadixKey:
         """A memo of its own for a sequence that shares the first `num_blocks` full blocks, and the scope they are of."""
         twin = RadixKey(key.generation, key.namespace)
-        twin.tokens = key.tokens[: num_blocks * self._width]
-        twin.num_blocks = num_blocks
+        twin.num_blocks = min(num_blocks, key.num_blocks)  # with the cache off the source's memo may be behind
+        twin.tokens = key.tokens[: twin.num_blocks * self._width]
         twin.identities = key.identities[:num_blocks]
         return twin
 

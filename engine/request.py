@@ -16,9 +16,25 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     """0 keeps every token."""
+    min_p: float = 0.0
+    """Keeps the tokens that are at least this share as probable as the best one."""
+    repetition_penalty: float = 1.0
+    """Divides the logits of tokens in prompt or output (multiplies negative ones); 1 changes nothing."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted once for every time a token is in the output."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit), each token once."""
+    logprobs: int | None = None
+    """How many of the best tokens to report beside the chosen one, with log probabilities; None reports nothing."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
 def choice_seed(seed: int | None, choice: int) -> int | None:

@@ -228,7 +228,7 @@ class Scheduler:
                     self._prefixes.index_full_blocks(request)
             elif request in self._prefills:
                 self._prefills.remove(request)
-                insort(self._decodes, request, key=arrival)
+                insort(self._decodes, request, key=arrival)  # its forks may be there already
             request.output_token_ids.append(token_id)
             request.last_token_ns = now_ns
             if request.first_token_ns is None:
@@ -362,8 +362,10 @@ class Scheduler:
             if self._prefills and self._prefills[-1].siblings:
                 # They are older, and decode as soon as this step is done.
                 return self._waiting.defer(step, DeferralReason.FORKS, budget)
-            # A victim that may now share where it held its own copy could come back in the step that preempted it.
-            plan = None if step.preempted else self._prefixes.plan(request, available, self.config.enable_prefix_cache)
+            # What was just preempted must not take its blocks back at once. Unless nobody else goes on: victims that share all
+            # their blocks yield none, and the oldest then starts again rather than leave the step empty.
+            held_back = step.preempted and not step.is_empty
+            plan = None if held_back else self._prefixes.plan(request, available, self.prefix_cache_enabled)
             if plan is None:
                 return self._waiting.defer(step, DeferralReason.BLOCKS, available)
             self._start(step, request, plan)

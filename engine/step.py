@@ -117,6 +117,8 @@ class BatchPlan:
     sample_rows: list[int]
     sample_requests: list[Request]
     copies: list[BlockCopy]
+    step_id: int = 0
+    """Of the step's record: a device whose times come later says by it which step they belong to."""
 
 
 def plan_batch(step: ScheduledStep, block_size: int) -> BatchPlan:

@@ -1,6 +1,7 @@
 """Text to token ids and back, with an incremental detokeniser for streaming. No torch here."""
 
 import codecs
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ BYTE_LEVEL_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Special tokens of `byte_level_tokenizer`: ids 256, 257, 258."""
 
 _GGUF_CONTROL_TOKEN = 3
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
+"""How vocabularies of the SentencePiece kind spell a byte; a space is U+2581 in them."""
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -66,6 +69,15 @@ class Tokenizer:
         except KeyError:
             # An added token may be written in characters outside the byte alphabet: it stands for itself.
             return token.encode()
+
+    def spelled_out(self, token_id: int) -> bytes:
+        """The bytes of a token on its own, of any kind of tokenizer; b"" for an id it does not know."""
+        raw = self.token_bytes(token_id)
+        if raw is not None:
+            return raw
+        token = self.token(token_id) or ""
+        byte = _BYTE_FALLBACK.fullmatch(token)
+        return bytes([int(byte.group(1), 16)]) if byte else token.replace("\u2581", " ").encode()
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> "IncrementalDetokenizer":
         return IncrementalDetokenizer(self, skip_special_tokens=skip_special_tokens)

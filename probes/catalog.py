@@ -95,7 +95,11 @@ METRICS: dict[str, Metric] = {
         Metric(
             "device_memory_bytes", _G, "Device memory by kind: total, reserved (weights + pool), weights, kv_pool.", ("kind",)
         ),
+        Metric("step_device_times_lost_total", _C, "Steps whose device time was overwritten before it could be read."),
         Metric("device_bandwidth_bytes_per_second", _G, "Read bandwidth of the device, measured at start."),
+        Metric(
+            "device_flops_per_second", _G, "Matrix product rate of the device in the model's precision, measured at start."
+        ),
         Metric("max_batched_tokens", _G, "Token budget of a step, as in force now."),
         Metric("max_sequences", _G, "Sequence cap, as in force now."),
         Metric("process_start_time_seconds", _G, "Unix time at which the engine started."),

@@ -1,10 +1,28 @@
-"""Elapsed time by operation class, for devices whose work is done when the call returns (the CPU)."""
+"""Time by operation class: what a forward pass calls, and the timer of devices whose work is done when the call returns."""
 
 from time import perf_counter_ns
+from typing import Protocol
 
 from probes.records import DeviceTime, OpClass
 
 GEMM, ATTENTION_PREFILL, ATTENTION_DECODE, KV_WRITE, NORM_ROPE_ACT, SAMPLING, COMM, COPY, OTHER = range(len(OpClass))
+
+
+class Laps(Protocol):
+    """What the forward pass books its parts with."""
+
+    def lap(self, op: int) -> None:
+        """Everything since the previous call was work of class `op`."""
+        ...
+
+
+class NoLaps:
+    """Books nothing: for work that is timed as a whole, or replayed later."""
+
+    __slots__ = ()
+
+    def lap(self, op: int) -> None:
+        pass
 
 
 class LapTimer:

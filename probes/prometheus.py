@@ -62,7 +62,6 @@ class EngineCollector(Collector):
 
     def _numbers(self, state: EngineSnapshot) -> dict[str, dict[Labels, float]]:
         counters = self._recorder.counters
-        bandwidth = state.bandwidth_bytes_per_second
         working_set = None if state.reuse is None else state.reuse.working_set_blocks
         return {
             "step_device_seconds_total": {
@@ -90,7 +89,9 @@ class EngineCollector(Collector):
             "failures_total": _by_label(counters.failures),
             "probe_errors_total": {(): counters.probe_errors},
             "device_memory_bytes": _by_label(state.memory_bytes),
-            "device_bandwidth_bytes_per_second": {} if bandwidth is None else {(): bandwidth},
+            "step_device_times_lost_total": {(): counters.lost_device_times},
+            "device_bandwidth_bytes_per_second": _if_known(state.bandwidth_bytes_per_second),
+            "device_flops_per_second": _if_known(state.flops_per_second),
             "max_batched_tokens": {(): state.max_batched_tokens},
             "max_sequences": {(): state.max_sequences},
             "process_start_time_seconds": {(): state.start_unix},
@@ -101,6 +102,10 @@ class EngineCollector(Collector):
 def _buckets_and_sum(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
     bounds = [repr(ns / 1e9) for ns in histogram.bounds] + ["+Inf"]
     return list(zip(bounds, map(float, histogram.cumulative()), strict=True)), histogram.sum_ns / 1e9
+
+
+def _if_known(value: float | None) -> dict[Labels, float]:
+    return {} if value is None else {(): value}
 
 
 def _by_label(counts: Mapping[str, int]) -> dict[Labels, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from probes.locks import Histogram
-from probes.records import OpClass, StepKind, StepRecord
+from probes.records import DeviceTime, OpClass, StepKind, StepRecord
 
 
 class RequestTrace(NamedTuple):
@@ -40,6 +40,10 @@ class Recorder(Protocol):
 
     def on_step(self, record: StepRecord) -> None: ...
 
+    def on_device_time(self, step_id: int, device_ns: DeviceTime | None) -> None:
+        """The device time of an earlier step, which its record lacked; None: it will never be known."""
+        ...
+
     def on_first_scheduled(self, queue_ns: int) -> None: ...
 
     def on_first_token(self, ttft_ns: int) -> None: ...
@@ -53,6 +57,9 @@ class NullRecorder:
     """Records nothing: the other arm of every measurement of what recording costs."""
 
     def on_step(self, record: StepRecord) -> None:
+        pass
+
+    def on_device_time(self, step_id: int, device_ns: DeviceTime | None) -> None:
         pass
 
     def on_first_scheduled(self, queue_ns: int) -> None:
@@ -118,6 +125,7 @@ class Counters:
     ghost_hits: int = 0
     preemptions: int = 0
     probe_errors: int = 0
+    lost_device_times: int = 0
 
 
 class RingRecorder:
@@ -163,6 +171,22 @@ class RingRecorder:
         except Exception:  # noqa: BLE001 - a fault of the probe must not stop a serving engine; it is counted and exported
             self.counters.probe_errors += 1
 
+    def on_device_time(self, step_id: int, device_ns: DeviceTime | None) -> None:
+        """Fills in the record; who read it before keeps it without. A record no longer held has no kind to count under,
+        so that its time is lost."""
+        slot = step_id % len(self._ring)
+        record = self._ring[slot]
+        if device_ns is None or record is None or record.step_id != step_id:
+            self.counters.lost_device_times += 1
+            return
+        self._ring[slot] = record._replace(device_ns=device_ns)
+        self._count_device_time(record.kind, device_ns)
+
+    def _count_device_time(self, kind: StepKind, device_ns: DeviceTime) -> None:
+        sums = self.counters.device_ns[kind]
+        for op, ns in enumerate(device_ns):
+            sums[op] += ns
+
     def _count(self, record: StepRecord) -> None:
         counters = self.counters
         counters.step_duration[record.kind].observe(record.end_ns - record.start_ns)
@@ -170,9 +194,7 @@ class RingRecorder:
         if record.host_gap_ns is not None:
             counters.host_gap.observe(record.host_gap_ns)
         if record.device_ns is not None:
-            sums = counters.device_ns[record.kind]
-            for op, ns in enumerate(record.device_ns):
-                sums[op] += ns
+            self._count_device_time(record.kind, record.device_ns)
         tokens = counters.tokens
         tokens["prefill"] += record.prefill_tokens
         tokens["recompute"] += record.recomputed_tokens

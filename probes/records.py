@@ -31,7 +31,10 @@ class OpClass(StrEnum):
 
 
 class DeviceTime(NamedTuple):
-    """Device nanoseconds of one step by `OpClass`. On the CPU the device is the engine thread's own elapsed time."""
+    """Device nanoseconds of one step by `OpClass`. On the CPU the device is the engine thread's own elapsed time.
+
+    On a GPU every step is timed as a whole and the split into classes is sampled: `engine_info`'s `device_time` says how.
+    """
 
     gemm: int = 0
     attention_prefill: int = 0
@@ -106,6 +109,7 @@ class StepRecord(NamedTuple):
     forward_cpu_ns: int | None
     """CPU time of the engine's thread during forward and sample; well below forward_ns, the host was taken away."""
     device_ns: DeviceTime | None
+    """None when it is not timed, and on a GPU for a step or a few until it is known: then the recorder fills it in."""
     # State after scheduling.
     num_running: int
     num_waiting: int

@@ -46,3 +46,5 @@ class EngineSnapshot:
     """Labels of `engine_info`: version, model geometry, fixed configuration."""
     reuse: ReuseSnapshot | None = None
     """None when the engine does not measure it."""
+    flops_per_second: float | None = None
+    """Matrix product rate, measured like the bandwidth; None: not measured."""

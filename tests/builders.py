@@ -196,8 +196,15 @@ def make_exposition(recorder: RingRecorder | None = None, lock: TimedLock | None
         "max_sequences": 64,
         "memory_bytes": {"total": 100 << 30, "reserved": 60 << 30, "weights": 20 << 30, "kv_pool": 40 << 30},
         "bandwidth_bytes_per_second": 10e9,
+        "flops_per_second": 50e9,
         "start_unix": START_UNIX,
-        "info": {"version": "0.1.0", "model": "tiny", "weight_bytes": "1000000", "kv_bytes_per_token": "1000"},
+        "info": {
+            "version": "0.1.0",
+            "model": "tiny",
+            "weight_bytes": "1000000",
+            "kv_bytes_per_token": "1000",
+            "block_size": "16",
+        },
     }
     snapshot = EngineSnapshot(**(defaults | state))
     collector = EngineCollector(recorder or RingRecorder(), lock or TimedLock(), lambda: snapshot)

@@ -1,8 +1,8 @@
 """What the lesson requires, by id, and how a test says which of it it proves.
 
-Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3e prefix caching and the block pool, 5 the decision
-framework, 7 the reference code. Rows of other sections that tests here prove as well are listed too, but nothing fails
-when they have no test.
+Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3d prefix caching, 3e the block pool, 5 the decision
+framework, 7 the reference code. Rows of other sections that tests here prove as well are listed too, but nothing
+fails when they have no test.
 """
 
 from collections.abc import Callable

@@ -1,21 +1,28 @@
 """`stallscope diagnose`."""
 
-import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
 
 import click
 
+from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
 from diagnose.commands.params import Duration, Slo, is_url
 from diagnose.commands.progress import watch_progress
+from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.dialects.registry import recognise
+from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import SourceError
 from diagnose.observation import Observation, observe
+from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.signals import Signals
 from diagnose.slo import Objective
 from diagnose.sources.files import read_files
 from diagnose.windows import build_signals
+
+INTERRUPTED = 130
 
 
 @click.command("diagnose")
@@ -28,19 +35,34 @@ from diagnose.windows import build_signals
 )
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
-@click.option("--json", "as_json", is_flag=True, help="The diagnosis as JSON (schema 1) on stdout.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the answer, in one line; no progress.")
-@click.option("--verbose", "-v", is_flag=True, help="All evidence, with sources and sample counts.")
+@click.option(
+    "--policy",
+    "policy_file",
+    type=click.Path(path_type=Path),
+    help="TOML file whose [thresholds] override the method's; `stallscope explain --thresholds` lists them.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="Form of the report [default: by FILE's name, or text]."
+)
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json (schema 1).")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to FILE, not to stdout."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Of a text report only the answer, in one line; no progress.")
+@click.option("--verbose", "-v", is_flag=True, help="In a text report all evidence, with sources and sample counts.")
 def diagnose_command(
     sources: tuple[str, ...],
     window: float,
     interval: float | None,
     baseline: tuple[str, ...],
     objectives: tuple[Objective, ...],
+    policy_file: Path | None,
+    form: str | None,
     as_json: bool,
+    output: Path | None,
     quiet: bool,
     verbose: bool,
-) -> None:
+) -> NoReturn:
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
     SOURCES are one live target (http://host:port), or files of one target: a recording made by `stallscope record`, the answer
@@ -49,39 +71,64 @@ def diagnose_command(
     \b
     stallscope diagnose http://127.0.0.1:8000 --window 20s
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
+    stallscope diagnose incident.rec --baseline good.rec -o incident.html
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
-    4 hard failure.
+    4 hard failure; 130 interrupted while watching, after a report of what was seen until then.
     """
+    form = choose_format(form, as_json, output)
+    check_writable(output)
+    policy = _policy(policy_file)
     live = [source for source in sources if is_url(source)]
     if live and len(sources) > 1:
         raise SourceError(
             "one live target at a time, and no files beside it; give files of a good time with --baseline"
         )
+    # Read first: a wrong file should not cost a watch.
+    good = _read(baseline, interval) if baseline else None
+    interrupted = False
     if live:
-        observation = _watch(live[0], window, interval or 1.0, quiet=quiet)
-        target = observation.target
+        observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
     else:
         observation = _read(sources, interval)
-        target = observation.target
-    diagnosis = judge(
-        observation, _read(baseline, interval) if baseline else None, objectives, is_live=bool(live), target=target
-    )
-    show(diagnosis, as_json=as_json, quiet=quiet, verbose=verbose)
-    sys.exit(int(diagnosis.exit_code))
+    diagnosis = judge(observation, good, objectives, is_live=bool(live), target=observation.target, policy=policy)
+    deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
+    sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
 
 
-def _watch(url: str, window: float, interval: float, *, quiet: bool) -> Observation:
+def _policy(path: Path | None) -> Policy:
+    if path is None:
+        return DEFAULT_POLICY
+    from diagnose.thresholds import read_policy
+
+    return read_policy(path)
+
+
+def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Observation, bool]:
+    """What was seen, and whether the watch was interrupted. An interruption that leaves nothing to judge goes on upwards."""
     # Not at the top: a diagnosis of files should not pay for an HTTP client, half of the command's time.
     from diagnose.sources.clock import SystemClock
     from diagnose.sources.http import Endpoint
     from diagnose.sources.live import Watch
 
     endpoint = Endpoint(url)
+    interrupted = False
     with watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress:
-        entries = Watch(endpoint, SystemClock(), on_progress=on_progress).run(window, interval)
-    return observe(endpoint.url, entries)
+        watch = Watch(endpoint, SystemClock(), on_progress=on_progress)
+        try:
+            watch.run(window, interval)
+        except KeyboardInterrupt:
+            if watch.num_pages < 2:
+                raise
+            interrupted = True
+    observation = observe(endpoint.url, watch.entries)
+    if interrupted:
+        watched = observation.length_seconds or 0.0
+        observation.warnings.insert(
+            0, f"interrupted after {watched:.1f} s of {window:g} s: this is what was seen until then"
+        )
+    return observation, interrupted
 
 
 def _read(names: Sequence[str], interval: float | None) -> Observation:
@@ -102,35 +149,26 @@ def judge(
     *,
     is_live: bool,
     target: str,
+    policy: Policy = DEFAULT_POLICY,
 ) -> Diagnosis:
     """From observations to a diagnosis, through the dialect that the pages speak."""
-    warnings = [*incident.warnings, *(f"baseline: {text}" for text in (baseline.warnings if baseline else ()))]
+    now, warnings = _signals(incident, policy)
+    before, of_baseline = (None, []) if baseline is None else _signals(baseline, policy)
     return diagnose(
         target,
-        _signals(incident),
-        None if baseline is None else _signals(baseline),
+        now,
+        before,
         is_live=is_live,
         events=incident.events,
         objectives=objectives,
-        warnings=warnings,
+        warnings=[*warnings, *(f"baseline: {text}" for text in of_baseline)],
+        policy=policy,
     )
 
 
-def _signals(observation: Observation) -> Signals:
-    if not observation.scrapes:
-        from diagnose.dialects.stallscope import STALLSCOPE  # step records alone can only come from our engine
-
-        return build_signals(observation, STALLSCOPE)
-    return build_signals(observation, recognise(observation.target, observation.scrapes[0].page))
-
-
-def show(diagnosis: Diagnosis, *, as_json: bool, quiet: bool, verbose: bool) -> None:
-    if as_json:
-        from diagnose.report.json_report import to_json
-
-        click.echo(json.dumps(to_json(diagnosis), indent=2))
-        return
-    from diagnose.report.page import Page
-    from diagnose.report.terminal import headline, render
-
-    click.echo(headline(diagnosis) if quiet or diagnosis.idle else render(diagnosis, Page(), verbose=verbose))
+def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
+    """And what limits them."""
+    # Step records alone can only come from our engine.
+    dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else STALLSCOPE
+    signals = build_signals(observation, dialect)
+    return signals, [*observation.warnings, *limit_to_trusted(observation, signals, policy)]

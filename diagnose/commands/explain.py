@@ -10,11 +10,19 @@ from diagnose.hypotheses.registry import HYPOTHESES
 
 @click.command("explain")
 @click.argument("name", required=False)
-def explain_command(name: str | None) -> None:
+@click.option(
+    "--thresholds", "with_thresholds", is_flag=True, help="List every threshold with its value and its reason."
+)
+def explain_command(name: str | None, with_thresholds: bool) -> None:
     """Explain hypothesis NAME: symptom, mechanism, what refutes and supports it, what proves nothing, the fix.
 
     Without NAME, lists the hypotheses.
     """
+    if with_thresholds:
+        if name is not None:
+            raise click.UsageError("--thresholds lists all of them; leave the name out")
+        _list_thresholds()
+        return
     known = {hypothesis.name: hypothesis for hypothesis in HYPOTHESES}
     if name is None:
         width = max(map(len, known))
@@ -25,3 +33,14 @@ def explain_command(name: str | None) -> None:
     if name not in known:
         raise SourceError(f"no hypothesis {name!r}; there are {', '.join(known)}")
     click.echo(f"{name}\n\n{inspect.getdoc(type(known[name]))}")
+
+
+def _list_thresholds() -> None:
+    from diagnose.report.page import Page
+    from diagnose.thresholds import thresholds
+
+    page = Page()
+    for threshold in thresholds():
+        page.line(f"{threshold.name} = {threshold.default:g}  ({threshold.range_text})", style="bold")
+        page.line(threshold.reason, indent=2)
+    click.echo(str(page))

@@ -23,6 +23,9 @@ STALLSCOPE = Dialect(
         "ghost_hits": _pick("kv_ghost_hits_total"),
         "requests_finished": _pick("requests_finished_total"),
         "stall_prefill_seconds": _pick("stall_seconds_total", cause="prefill", extent="some"),
+        "stall_host_seconds": _pick("stall_seconds_total", cause="host", extent="some"),
+        "stall_lock_seconds": _pick("stall_seconds_total", cause="lock", extent="some"),
+        "stall_waiting_seconds": _pick("stall_seconds_total", cause="preemption_or_deferral", extent="some"),
     },
     gauges={
         "running": _pick("requests", state="running"),
@@ -38,6 +41,7 @@ STALLSCOPE = Dialect(
         "max_batched_tokens": _pick("max_batched_tokens"),
         "max_sequences": _pick("max_sequences"),
         "bandwidth_ceiling": _pick("device_bandwidth_bytes_per_second"),
+        "flops_ceiling": _pick("device_flops_per_second"),
         "start_time": _pick("process_start_time_seconds"),
     },
     histograms={

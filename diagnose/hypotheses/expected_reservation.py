@@ -13,7 +13,7 @@ class ExpectedReservation(Hypothesis):
     say how much is occupied. Eviction never returns memory to the device.
     Refuted when: active blocks really are near the total, or device memory is not high.
     Supported when: device memory is high while active blocks are few and reclaimable plus free is substantial.
-    Proves nothing: 90-98 % allocated.
+    Proves nothing: device memory that is nearly all allocated.
     Measure next: the three disjoint buckets, and whether free already includes reclaimable.
     Fix and its trade: none is needed; a smaller pool frees memory for others and takes away cache and concurrency.
     """

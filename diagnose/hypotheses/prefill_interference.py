@@ -125,6 +125,7 @@ class PrefillInterference(Hypothesis):
             value=shift,
             unit="ratio",
             compared_with="baseline",
+            samples=case.analysis.num_gaps,
         )
 
     def _judge_few_mixed(self, case: Case, argument: Argument) -> Judgement:

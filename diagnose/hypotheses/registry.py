@@ -1,14 +1,21 @@
 """The hypotheses this version checks, in the order in which a report lists equals."""
 
+from diagnose.hypotheses.admission_stall import AdmissionStall
 from diagnose.hypotheses.bandwidth_saturation import BandwidthSaturation
 from diagnose.hypotheses.base import Hypothesis
+from diagnose.hypotheses.cache_prefix_broken import CachePrefixBroken
 from diagnose.hypotheses.cache_thrashing import CacheThrashing
+from diagnose.hypotheses.compute_saturation import ComputeSaturation
+from diagnose.hypotheses.engine_hung import EngineHung
 from diagnose.hypotheses.expected_reservation import ExpectedReservation
 from diagnose.hypotheses.hard_failure import HardFailure
 from diagnose.hypotheses.kv_exhaustion import KvExhaustion
+from diagnose.hypotheses.kv_leak import KvLeak
+from diagnose.hypotheses.preemption_storm import PreemptionStorm
 from diagnose.hypotheses.prefill_interference import PrefillInterference
 from diagnose.hypotheses.queue_overload import QueueOverload
 from diagnose.hypotheses.scheduler_contention import SchedulerContention
+from diagnose.hypotheses.sequence_cap import SequenceCap
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     PrefillInterference(),
@@ -19,22 +26,22 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     CacheThrashing(),
     QueueOverload(),
     HardFailure(),
+    EngineHung(),
+    SequenceCap(),
+    AdmissionStall(),
+    PreemptionStorm(),
+    KvLeak(),
+    ComputeSaturation(),
+    CachePrefixBroken(),
 )
 
 NOT_CHECKED: tuple[str, ...] = (
-    "engine_hung",
-    "sequence_cap",
-    "admission_stall",
-    "preemption_storm",
-    "kv_leak",
-    "compute_saturation",
     "frontend_bottleneck",
     "collective_stall",
     "replica_imbalance",
     "transfer_stall",
     "speculation_loss",
     "device_degraded",
-    "cache_prefix_broken",
     "client_artifact",
 )
 """Hypotheses of the method that this version has no rule for: a report says so, since silence would read as 'ok'."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from diagnose.comparison import Comparison, Row
-from diagnose.report.terminal import bounds_text
+from diagnose.report.outline import bounds_text
 from diagnose.stats import Bounds
 from diagnose.units import percent, seconds
 

@@ -6,6 +6,8 @@ from typing import Any
 from diagnose.account import Account
 from diagnose.case import Window
 from diagnose.diagnosis import Diagnosis
+from diagnose.policy import overridden
+from diagnose.report.outline import headline
 from diagnose.signals import Signals
 from diagnose.verdict import Evidence
 
@@ -19,9 +21,13 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "target": case.target,
         "exit_code": int(diagnosis.exit_code),
         "idle": diagnosis.idle,
+        "headline": headline(diagnosis),
         "windows": {
             "incident": _window(case.incident),
             "baseline": None if case.baseline is None else _window(case.baseline),
+        },
+        "policy": {
+            "overridden": {o.name: {"value": o.value, "default": o.default} for o in overridden(case.policy)},
         },
         "symptom": {
             "stall_share": case.stall_share(),
@@ -86,6 +92,13 @@ def _account(account: Account) -> dict[str, Any]:
         "basis": account.basis,
         "quantile_seconds": account.quantile_seconds,
         "gaps": account.num_gaps,
+        "bounds": {name: [bounds.low, bounds.high] for name, bounds in account.bounds.items()} or None,
+        "total_bounds": (
+            None if account.total_bounds is None else [account.total_bounds.low, account.total_bounds.high]
+        ),
+        "inseparable": [
+            {"parts": [pair.first, pair.second], "measurement": pair.measurement} for pair in account.inseparable
+        ],
     }
 
 

@@ -32,17 +32,30 @@ def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
     """
     evidence = FileEvidence(names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}")
     pages: list[tuple[str, float | None]] = []
+    parts: list[list[Entry]] = []
+    steps: list[Entry] = []
     for name in names:
         text = _read_text(name)
         first = _first_json(text)
         if is_recording_header(first):
-            _add_recording(evidence, name, text)
+            parts.append(_recording(evidence, name, text))
         elif is_steps_header(first):
-            evidence.entries.append(Entry(UNKNOWN_TIME, "steps", text))
+            steps.append(Entry(UNKNOWN_TIME, "steps", text))
         else:
             pages.append((text, _exposition_time(name, text)))
-    evidence.entries += _page_entries(evidence, pages, interval)
+    parts += [[entry] for entry in _page_entries(evidence, pages, interval)]
+    evidence.entries = steps + [entry for part in _in_time_order(evidence, parts) for entry in part]
     return evidence
+
+
+def _in_time_order(evidence: FileEvidence, parts: list[list[Entry]]) -> list[list[Entry]]:
+    """Files come as they were named, and their times know better. Within a recording, order is what happened."""
+    if any(part[0].unix < 0 for part in parts):
+        return parts
+    ordered = sorted(parts, key=lambda part: part[0].unix)
+    if ordered != parts:
+        evidence.warnings.append("files were not in time order and have been sorted by their time")
+    return ordered
 
 
 def _page_entries(
@@ -81,7 +94,7 @@ def _first_json(text: str) -> object:
         return None
 
 
-def _add_recording(evidence: FileEvidence, name: str, text: str) -> None:
+def _recording(evidence: FileEvidence, name: str, text: str) -> list[Entry]:
     try:
         recording = read_recording(text)
     except (ValueError, RecursionError) as error:  # WireError, and what JSON can hold besides
@@ -93,7 +106,7 @@ def _add_recording(evidence: FileEvidence, name: str, text: str) -> None:
     if not recording.entries:
         raise SourceError(f"{name}: the recording holds no answer of {recording.target}")
     evidence.name = recording.target
-    evidence.entries += recording.entries
+    return list(recording.entries)
 
 
 def _exposition_time(name: str, text: str) -> float | None:

@@ -43,6 +43,15 @@ class Watch:
     """Where the next read of step records begins; None when the target serves none."""
     _engine_id: str = ""
 
+    @property
+    def entries(self) -> list[Entry]:
+        """What was seen until now: all that is left of a watch that was interrupted."""
+        return self._entries
+
+    @property
+    def num_pages(self) -> int:
+        return sum(entry.kind == "exposition" for entry in self._entries)
+
     def run(self, seconds: float, interval: float) -> list[Entry]:
         """Entries in time order. Raises TargetError when the target cannot be read at the start.
 

@@ -9,8 +9,16 @@ from typing import Any, Literal
 
 from engine.errors import ModelError
 
-HF_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
-GGUF_ARCHITECTURES = ("llama", "qwen2")
+HF_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+_HF_MODEL_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+_MISTRAL_WINDOW, _QWEN3_HEAD_DIM = 4096, 128
+"""What transformers takes when a config.json does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,8 @@ class ModelConfig:
     qkv_bias: bool = False
     output_bias: bool = False
     """Bias of the attention output projection."""
+    qk_norm: bool = False
+    """RMSNorm over each query and key head, before their rotation."""
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
 
@@ -72,12 +82,14 @@ class ModelConfig:
 def config_from_hf(values: Mapping[str, Any]) -> ModelConfig:
     """Reads the dict of a config.json (the layouts of transformers 4 and 5)."""
     architecture = _hf_architecture(values)
-    _refuse_unsupported_hf(values, architecture)
+    max_position = int(values.get("max_position_embeddings") or 2048)
+    _refuse_unsupported_hf(values, architecture, max_position)
     hidden_size = int(_required(values, "hidden_size"))
     num_query_heads = int(_required(values, "num_attention_heads"))
     # transformers 5 moved theta into rope_parameters; transformers 4 has rope_theta beside rope_scaling.
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    is_qwen = architecture == "Qwen2ForCausalLM"
+    default_head_dim = _QWEN3_HEAD_DIM if architecture == "Qwen3ForCausalLM" else hidden_size // num_query_heads
+    is_qwen2 = architecture == "Qwen2ForCausalLM"
     attention_bias = bool(values.get("attention_bias", False))
     return ModelConfig(
         architecture=architecture,
@@ -86,15 +98,16 @@ def config_from_hf(values: Mapping[str, Any]) -> ModelConfig:
         intermediate_size=int(_required(values, "intermediate_size")),
         num_query_heads=num_query_heads,
         num_kv_heads=int(values.get("num_key_value_heads") or num_query_heads),
-        head_dim=int(values.get("head_dim") or hidden_size // num_query_heads),
+        head_dim=int(values.get("head_dim") or default_head_dim),
         vocab_size=int(_required(values, "vocab_size")),
-        max_position=int(values.get("max_position_embeddings") or 2048),
+        max_position=max_position,
         rope_theta=float(rope.get("rope_theta") or values.get("rope_theta") or 10000.0),
         rms_eps=float(values.get("rms_norm_eps") or 1e-6),
         tie_embeddings=bool(values.get("tie_word_embeddings", False)),
         rope_scaling=_hf_rope_scaling(rope),
-        qkv_bias=is_qwen or attention_bias,
-        output_bias=attention_bias and not is_qwen,
+        qkv_bias=is_qwen2 or attention_bias,
+        output_bias=attention_bias and not is_qwen2,
+        qk_norm=architecture == "Qwen3ForCausalLM",
         bos_id=_first_id(values.get("bos_token_id")),
         eos_ids=token_ids(values.get("eos_token_id")),
     )
@@ -107,7 +120,7 @@ def config_to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
         eos = config.eos_ids[0]
     return {
         "architectures": [config.architecture],
-        "model_type": {"MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2"}.get(config.architecture, "llama"),
+        "model_type": _HF_MODEL_TYPES[config.architecture],
         "num_hidden_layers": config.num_layers,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -147,18 +160,18 @@ def config_from_gguf(metadata: Mapping[str, Any], *, vocab_size: int, tie_embedd
 
     if field("expert_count", 0):
         raise ModelError("GGUF mixture-of-experts models are not supported")
-    if f"{architecture}.attention.sliding_window" in metadata:
-        raise ModelError("GGUF models with sliding-window attention are not supported")
     hidden_size = int(field("embedding_length"))
     num_query_heads = int(field("attention.head_count"))
     head_dim = int(field("attention.key_length", hidden_size // num_query_heads))
     if int(field("rope.dimension_count", head_dim)) != head_dim:
         raise ModelError(f"partial rotary positions are not supported ({field('rope.dimension_count')} of {head_dim})")
+    max_position = int(field("context_length"))
+    _refuse_binding_window(int(field("attention.sliding_window", 0)), max_position)
     scaling = str(field("rope.scaling.type", "none"))
     if scaling not in ("none", "linear"):
         raise ModelError(f"GGUF rope scaling {scaling!r} is not supported (supported: none, linear)")
     return ModelConfig(
-        architecture="Qwen2ForCausalLM" if architecture == "qwen2" else "LlamaForCausalLM",
+        architecture=GGUF_ARCHITECTURES[architecture],
         num_layers=int(field("block_count")),
         hidden_size=hidden_size,
         intermediate_size=int(field("feed_forward_length")),
@@ -166,12 +179,13 @@ def config_from_gguf(metadata: Mapping[str, Any], *, vocab_size: int, tie_embedd
         num_kv_heads=int(field("attention.head_count_kv", num_query_heads)),
         head_dim=head_dim,
         vocab_size=vocab_size,
-        max_position=int(field("context_length")),
+        max_position=max_position,
         rope_theta=float(field("rope.freq_base", 10000.0)),
         rms_eps=float(field("attention.layer_norm_rms_epsilon")),
         tie_embeddings=tie_embeddings,
         rope_scaling=RopeScaling("linear", float(field("rope.scaling.factor"))) if scaling == "linear" else None,
         qkv_bias=architecture == "qwen2",
+        qk_norm=architecture == "qwen3",
         bos_id=_first_id(metadata.get("tokenizer.ggml.bos_token_id")),
         eos_ids=token_ids(metadata.get("tokenizer.ggml.eos_token_id")),
     )
@@ -193,11 +207,21 @@ def _hf_architecture(values: Mapping[str, Any]) -> str:
     raise ModelError(f"architecture {found} is not supported (supported: {', '.join(HF_ARCHITECTURES)})")
 
 
-def _refuse_unsupported_hf(values: Mapping[str, Any], architecture: str) -> None:
-    # Qwen2 configs carry a window that is off unless use_sliding_window says otherwise.
-    window_default = architecture != "Qwen2ForCausalLM"
-    if values.get("sliding_window") and values.get("use_sliding_window", window_default):
-        raise ModelError(f"sliding-window attention (window {values['sliding_window']}) is not supported")
+def _refuse_binding_window(window: int, max_position: int) -> None:
+    """A window that holds the whole context is no window: position p sees p - window + 1 .. p."""
+    if 0 < window < max_position:
+        raise ModelError(
+            f"sliding-window attention is not supported (window {window}, smaller than the context of {max_position})"
+        )
+
+
+def _refuse_unsupported_hf(values: Mapping[str, Any], architecture: str, max_position: int) -> None:
+    # Llama knows no window. Mistral's is transformers' default unless the config says null; Qwen configs carry one that
+    # is off unless use_sliding_window says otherwise.
+    if architecture == "MistralForCausalLM":
+        _refuse_binding_window(int(values.get("sliding_window", _MISTRAL_WINDOW) or 0), max_position)
+    elif architecture != "LlamaForCausalLM" and values.get("use_sliding_window", False):
+        _refuse_binding_window(int(values.get("sliding_window") or 0), max_position)
     if values.get("quantization_config"):
         method = values["quantization_config"].get("quant_method", "unknown")
         raise ModelError(f"quantised HF weights ({method}) are not supported: use the unquantised model or a GGUF file")

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -9,13 +10,13 @@ from engine.model.config import ModelConfig
 from engine.model.rope import rope_tables, rotate
 from engine.model.weights import DecoderWeights, LayerWeights
 from probes import optime
-from probes.optime import LapTimer
+from probes.optime import Laps
 
 
 class Attention(Protocol):
     """Paged attention of one step: the batch's layout was given to it before the forward pass."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: LapTimer) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: Laps) -> Tensor:
         """Stores key and value [tokens, kv_heads, head_dim], then attends query [tokens, heads, head_dim] to all KV of
         each token's sequence up to and including itself. Returns [tokens, heads * head_dim]; books its own laps."""
         ...
@@ -25,12 +26,15 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
         self.config = config
         self.weights = weights
-        self._cos, self._sin = rope_tables(config, weights.dtype)
+        device = weights.embedding.device
+        cos, sin = rope_tables(config, weights.dtype)
+        self._cos, self._sin = cos.to(device), sin.to(device)
+        self._head_norms = [_head_norm(config, layer) for layer in weights.layers]
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, sample_rows: Tensor, attention: Attention, timer: LapTimer
+        self, token_ids: Tensor, positions: Tensor, sample_rows: Tensor, attention: Attention, timer: Laps
     ) -> Tensor:
-        """token_ids, positions: [tokens] int64; sample_rows: [n] rows wanted. Returns logits [n, vocab].
+        """token_ids, positions: [tokens]; sample_rows: [n] rows wanted; int64 or int32. Returns logits [n, vocab].
 
         Only the wanted rows pass the final norm and the vocabulary projection (for this model family up to a fifth of
         the FLOPs). With no row wanted the result is empty and the projection is skipped.
@@ -56,7 +60,7 @@ class Decoder:
         cos: Tensor,
         sin: Tensor,
         attention: Attention,
-        timer: LapTimer,
+        timer: Laps,
     ) -> Tensor:
         config = self.config
         normed = F.rms_norm(hidden, (config.hidden_size,), layer.input_norm, config.rms_eps)
@@ -66,7 +70,10 @@ class Decoder:
         # Heads in the fused row: | query heads | key heads | value heads |; the first two groups are rotated together.
         heads = qkv.view(-1, config.num_query_heads + 2 * config.num_kv_heads, config.head_dim)
         value_start = config.num_query_heads + config.num_kv_heads
-        rotated = rotate(heads[:, :value_start], cos, sin)
+        rotating, head_norm = heads[:, :value_start], self._head_norms[index]
+        if head_norm is not None:
+            rotating = F.rms_norm(rotating, (config.head_dim,), None, config.rms_eps).mul_(head_norm)
+        rotated = rotate(rotating, cos, sin)
         query, key = rotated[:, : config.num_query_heads], rotated[:, config.num_query_heads :]
         timer.lap(optime.NORM_ROPE_ACT)
         attended = attention.attend(index, query, key, heads[:, value_start:], timer)
@@ -74,7 +81,7 @@ class Decoder:
         timer.lap(optime.GEMM)
         return hidden.add_(projected)
 
-    def _mlp_block(self, layer: LayerWeights, hidden: Tensor, timer: LapTimer) -> Tensor:
+    def _mlp_block(self, layer: LayerWeights, hidden: Tensor, timer: Laps) -> Tensor:
         normed = F.rms_norm(hidden, (self.config.hidden_size,), layer.post_norm, self.config.rms_eps)
         timer.lap(optime.NORM_ROPE_ACT)
         gate_up = F.linear(normed, layer.gate_up)
@@ -85,3 +92,11 @@ class Decoder:
         projected = F.linear(activated, layer.down)
         timer.lap(optime.GEMM)
         return hidden.add_(projected)
+
+
+def _head_norm(config: ModelConfig, layer: LayerWeights) -> Tensor | None:
+    """Norm weights of the query heads, then of the key heads: [query heads + KV heads, head_dim], one product for all."""
+    if layer.query_norm is None or layer.key_norm is None:
+        return None
+    queries = layer.query_norm.expand(config.num_query_heads, -1)
+    return torch.cat((queries, layer.key_norm.expand(config.num_kv_heads, -1)))

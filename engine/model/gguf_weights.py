@@ -1,6 +1,7 @@
 """GGUF tensors under HF names, dequantised one at a time."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -9,6 +10,7 @@ from engine.errors import ModelError
 from engine.model.config import ModelConfig, config_from_gguf
 from engine.model.gguf_dequantise import dequantise
 from engine.model.gguf_file import GgufFile, TensorInfo
+from engine.model.rope import llama3_scaling
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -19,6 +21,8 @@ _NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -52,10 +56,12 @@ class GgufSource:
         tensors = self._file.tensors
         if "token_embd.weight" not in tensors:
             raise ModelError(f"{self._file.path} lacks tensor token_embd.weight")
-        if "rope_freqs.weight" in tensors:
-            raise ModelError("GGUF files with rope_freqs (Llama 3.1 and later) are not supported: use the HF directory")
         vocab_size = tensors["token_embd.weight"].shape[0]
-        return config_from_gguf(self.metadata, vocab_size=vocab_size, tie_embeddings="output.weight" not in tensors)
+        config = config_from_gguf(self.metadata, vocab_size=vocab_size, tie_embeddings="output.weight" not in tensors)
+        if "rope_freqs.weight" not in tensors:
+            return config
+        divisors = self._dequantise("rope_freqs.weight", tensors["rope_freqs.weight"])
+        return replace(config, rope_scaling=llama3_scaling(config, divisors))
 
     def _dequantise(self, name: str, info: TensorInfo) -> Tensor:
         try:

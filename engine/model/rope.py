@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from engine.errors import ModelError
 from engine.model.config import ModelConfig, RopeScaling
 
 
@@ -13,13 +14,32 @@ def rope_tables(config: ModelConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor
 
     Angles are computed in float64: at position 8191 a float32 angle is already off by 5e-4 rad.
     """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    frequencies = config.rope_theta**-exponents
+    frequencies = _frequencies(config)
     if config.rope_scaling is not None:
         frequencies = _scale(frequencies, config.rope_scaling)
     angles = torch.outer(torch.arange(config.max_position, dtype=torch.float64), frequencies)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)
+
+
+def llama3_scaling(config: ModelConfig, divisors: Tensor) -> RopeScaling:
+    """The scaling that divides the frequencies of `config` by `divisors` [head_dim / 2].
+
+    GGUF files hold only the outcome. The released models (Llama 3.1 to 3.3) differ in the factor alone, which divides
+    the lowest frequency. Raises ModelError when that does not explain the numbers.
+    """
+    scaling = RopeScaling("llama3", float(divisors.max()), original_max_position=8192)
+    frequencies = _frequencies(config)
+    if divisors.shape != frequencies.shape or not torch.allclose(
+        frequencies / _scale(frequencies, scaling), divisors.double(), rtol=1e-4
+    ):
+        raise ModelError("the rotary scaling in rope_freqs is not that of Llama 3: use the HF directory")
+    return scaling
+
+
+def _frequencies(config: ModelConfig) -> Tensor:
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    return config.rope_theta**-exponents
 
 
 def rotate(heads: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:

@@ -61,6 +61,8 @@ class RandomSource:
             "embed_tokens": config.vocab_size,
             "lm_head": config.vocab_size,
         }.get(module, config.hidden_size)
+        if module in ("q_norm", "k_norm"):
+            return (config.head_dim,)
         if kind == "bias" or module.endswith("norm"):
             return (rows,)
         columns = {"o_proj": config.query_size, "down_proj": config.intermediate_size}.get(module, config.hidden_size)

@@ -33,7 +33,7 @@ class TensorSource(Protocol):
 class LayerWeights:
     """One block. Matrices are [out, in], as `torch.nn.functional.linear` takes them.
 
-    qkv: [query_size + 2 * kv_size, hidden] · gate_up: [2 * intermediate, hidden]
+    qkv: [query_size + 2 * kv_size, hidden] · gate_up: [2 * intermediate, hidden] · query_norm, key_norm: [head_dim]
     """
 
     input_norm: Tensor
@@ -44,6 +44,8 @@ class LayerWeights:
     post_norm: Tensor
     gate_up: Tensor
     down: Tensor
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +70,17 @@ class DecoderWeights:
         yield self.final_norm
         if self.lm_head is not self.embedding:
             yield self.lm_head
+
+    def move_to(self, device: torch.device) -> None:
+        """Moves every tensor, one at a time: a tied lm_head stays tied, and nothing is left where it was."""
+        is_tied = self.lm_head is self.embedding
+        self.embedding = self.embedding.to(device)
+        for layer in self.layers:
+            for name in LayerWeights.__slots__:
+                tensor = getattr(layer, name)
+                setattr(layer, name, None if tensor is None else tensor.to(device))
+        self.final_norm = self.final_norm.to(device)
+        self.lm_head = self.embedding if is_tied else self.lm_head.to(device)
 
     @property
     def num_parameters(self) -> int:
@@ -94,11 +107,14 @@ def assemble(config: ModelConfig, source: TensorSource, dtype: torch.dtype) -> D
         prefix = f"model.layers.{index}."
         attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
         qkv = (("q_proj", query), ("k_proj", kv), ("v_proj", kv))
-        qkv_bias, output_bias = None, None
+        qkv_bias, output_bias, query_norm, key_norm = None, None, None, None
         if config.qkv_bias:
             qkv_bias = _fuse(source, dtype, [(f"{attention}{name}.bias", (rows,)) for name, rows in qkv])
         if config.output_bias:
             output_bias = _fuse(source, dtype, [(f"{attention}o_proj.bias", (hidden,))])
+        if config.qk_norm:
+            query_norm = _fuse(source, dtype, [(f"{attention}q_norm.weight", (config.head_dim,))])
+            key_norm = _fuse(source, dtype, [(f"{attention}k_norm.weight", (config.head_dim,))])
         gate_up_shape = (config.intermediate_size, hidden)
         layers.append(
             LayerWeights(
@@ -112,6 +128,8 @@ def assemble(config: ModelConfig, source: TensorSource, dtype: torch.dtype) -> D
                     source, dtype, [(f"{mlp}{name}.weight", gate_up_shape) for name in ("gate_proj", "up_proj")]
                 ),
                 down=_fuse(source, dtype, [(f"{mlp}down_proj.weight", (hidden, config.intermediate_size))]),
+                query_norm=query_norm,
+                key_norm=key_norm,
             )
         )
     final_norm = _fuse(source, dtype, [("model.norm.weight", (hidden,))])
@@ -135,6 +153,8 @@ def split_to_hf(config: ModelConfig, weights: DecoderWeights) -> dict[str, Tenso
         if layer.qkv_bias is not None:
             for name, part in zip(("q_proj", "k_proj", "v_proj"), torch.split(layer.qkv_bias, qkv_sizes), strict=True):
                 named[f"{attention}{name}.bias"] = part
+        if layer.query_norm is not None and layer.key_norm is not None:
+            named[f"{attention}q_norm.weight"], named[f"{attention}k_norm.weight"] = layer.query_norm, layer.key_norm
         named[f"{attention}o_proj.weight"] = layer.output
         if layer.output_bias is not None:
             named[f"{attention}o_proj.bias"] = layer.output_bias

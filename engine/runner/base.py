@@ -25,6 +25,22 @@ class ModelGeometry(NamedTuple):
     dtype: str
 
 
+class TokenLogprobs(NamedTuple):
+    """Natural logs of a sampled token's probability and of the best tokens', before temperature, penalties and filters."""
+
+    logprob: float
+    top_token_ids: list[int]
+    """Best first, as many as `SamplingParams.logprobs` asks for; the sampled token need not be among them."""
+    top_logprobs: list[float]
+
+
+class LateDeviceTime(NamedTuple):
+    """Device time of an earlier step, known only now. None: it was lost (its slot was needed before it could be read)."""
+
+    step_id: int
+    device_ns: DeviceTime | None
+
+
 class StepResult(NamedTuple):
     token_ids: list[int]
     """One sampled token per `BatchPlan.sample_requests`, in order."""
@@ -33,6 +49,11 @@ class StepResult(NamedTuple):
     cpu_ns: int | None
     """CPU time of the calling thread in forward and sample."""
     device_ns: DeviceTime | None
+    logprobs: list[TokenLogprobs | None] | None = None
+    """One per token, None for requests that did not ask; None as a whole when none did."""
+    """None when nothing times this device, or when the time comes later, as one of a later step's `late_device_ns`."""
+    late_device_ns: tuple[LateDeviceTime, ...] = ()
+    """Times of earlier steps. A step that is timed is told exactly once: here or as its own `device_ns`."""
 
 
 class DeviceMemory(NamedTuple):
@@ -58,10 +79,27 @@ class Runner(Protocol):
         """Read bandwidth measured on this device at start; the ceiling a decode step is held against."""
         ...
 
+    @property
+    def flops_per_second(self) -> float | None:
+        """Matrix product rate in the model's precision, measured at start; the ceiling of prefill."""
+        ...
+
+    @property
+    def attention_backend(self) -> str:
+        """The kernels that run, by name; known once the pool is allocated."""
+        ...
+
+    @property
+    def device_time_source(self) -> str:
+        """How device times come about, in words: what of them is measured in every step and what is divided."""
+        ...
+
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
         """Allocates and touches the whole pool once; no allocation of KV memory happens afterwards."""
         ...
 
     def memory(self) -> DeviceMemory: ...
 
-    def execute(self, plan: BatchPlan) -> StepResult: ...
+    def execute(self, plan: BatchPlan) -> StepResult:
+        """Returns when the device has done the step, so that a record's spans are those of the work."""
+        ...

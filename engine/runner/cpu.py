@@ -6,30 +6,32 @@ import torch
 
 from engine.errors import ConfigError
 from engine.model.decoder import Decoder
-from engine.model.registry import LoadedModel
 from engine.runner import host
 from engine.runner.base import DeviceMemory, ModelGeometry, StepResult
-from engine.runner.sampling import sample
+from engine.runner.model import RunnableModel, check_pool, geometry_of
+from engine.runner.sampling import Sampler
 from engine.runner.torch_attention import TorchPagedAttention
 from engine.step import BatchPlan
 from probes import optime
-from probes.optime import LapTimer
+from probes.optime import Laps, LapTimer
 
 
 class CpuRunner:
     """Implements `engine.runner.base.Runner`. `threads` sets torch's intra-op threads for the whole process."""
 
     def __init__(
-        self, model: LoadedModel, *, threads: int | None = None, memory_limit_bytes: int | None = None
+        self, model: RunnableModel, *, threads: int | None = None, memory_limit_bytes: int | None = None
     ) -> None:
         self._threads = host.set_threads(threads)
         self._memory_limit_bytes = memory_limit_bytes or host.memory_limit_bytes()
         self._decoder = Decoder(model.config, model.weights)
         self._weight_bytes = model.weights.num_bytes
         self._attention: TorchPagedAttention | None = None
+        self._sampler = Sampler()
         self._timer = LapTimer()
         self._geometry = geometry_of(model)
         self._bandwidth = host.measure_read_bandwidth(self._threads)
+        self._flops = host.measure_flops(self._threads, model.weights.dtype)
 
     @property
     def geometry(self) -> ModelGeometry:
@@ -43,16 +45,23 @@ class CpuRunner:
     def bandwidth_bytes_per_second(self) -> float:
         return self._bandwidth
 
+    @property
+    def flops_per_second(self) -> float:
+        return self._flops
+
+    @property
+    def attention_backend(self) -> str:
+        return TorchPagedAttention.name
+
+    @property
+    def device_time_source(self) -> str:
+        return "the engine thread's clock, every step by class"
+
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
-        if num_blocks < 1 or block_size < 1:
-            raise ConfigError(f"the KV pool needs at least one block of one token, not {num_blocks} x {block_size}")
         if self._attention is not None:
             raise ConfigError("the KV pool is allocated once, at start")
-        num_bytes = num_blocks * block_size * self._geometry.kv_bytes_per_token
         available = self._memory_limit_bytes - self._weight_bytes
-        if num_bytes > available:
-            wanted = f"{num_blocks} blocks of {block_size} tokens need {num_bytes >> 20} MiB"
-            raise ConfigError(f"KV pool too large: {wanted}, {max(0, available) >> 20} MiB are left beside the weights")
+        check_pool(num_blocks, block_size, bytes_per_token=self._geometry.kv_bytes_per_token, available=available)
         config = self._decoder.config
         self._attention = TorchPagedAttention(
             num_layers=config.num_layers,
@@ -78,14 +87,14 @@ class CpuRunner:
         with torch.inference_mode():
             logits = self.forward(plan, timer)
             forward_end = perf_counter_ns()
-            token_ids = sample(logits, plan.sample_requests)
+            token_ids, logprobs = self._sampler.sample(logits, plan.sample_requests)
         timer.lap(optime.SAMPLING)
         device_ns = timer.finish()
         end = perf_counter_ns()
         cpu_ns = thread_time_ns() - cpu_start if self._threads == 1 else None
-        return StepResult(token_ids, forward_end - start, end - forward_end, cpu_ns, device_ns)
+        return StepResult(token_ids, forward_end - start, end - forward_end, cpu_ns, device_ns, logprobs)
 
-    def forward(self, plan: BatchPlan, timer: LapTimer) -> torch.Tensor:
+    def forward(self, plan: BatchPlan, timer: Laps) -> torch.Tensor:
         """Logits [len(plan.sample_rows), vocab] of a step, KV written. Call it under `torch.inference_mode()`."""
         attention = self._attention
         if attention is None:
@@ -98,23 +107,3 @@ class CpuRunner:
         positions = torch.tensor(plan.positions, dtype=torch.int64)
         sample_rows = torch.tensor(plan.sample_rows, dtype=torch.int64)
         return self._decoder.forward(token_ids, positions, sample_rows, attention, timer)
-
-
-def geometry_of(model: LoadedModel) -> ModelGeometry:
-    config, weights = model.config, model.weights
-    element_bytes = weights.embedding.element_size()
-    return ModelGeometry(
-        name=model.name,
-        num_layers=config.num_layers,
-        num_query_heads=config.num_query_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        vocab_size=config.vocab_size,
-        max_position=config.max_position,
-        num_parameters=weights.num_parameters,
-        weight_bytes=weights.num_bytes,
-        kv_bytes_per_token=2 * config.num_layers * config.kv_size * element_bytes,
-        dtype=str(weights.dtype).removeprefix("torch."),
-    )

@@ -1,4 +1,4 @@
-"""What this machine offers an engine that runs on its CPU: memory limit, name, read bandwidth."""
+"""What this machine offers an engine that runs on its CPU: memory limit, name, read bandwidth, matrix products."""
 
 import functools
 import os
@@ -9,12 +9,14 @@ from time import perf_counter
 import torch
 
 from engine.errors import ConfigError
+from engine.runner import ceilings
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _LLC_SIZE = "/sys/devices/system/cpu/cpu0/cache/index3/size"
 _MIN_BUFFER_BYTES = 128 << 20
 _MAX_BUFFER_BYTES = 512 << 20
 _MEASURE_SECONDS = 0.1
+_GEMM_EDGE = 768
 
 
 def memory_limit_bytes() -> int:
@@ -63,6 +65,13 @@ def measure_read_bandwidth(threads: int) -> float:
         matrix.mv(vector)
         best = min(best, perf_counter() - start)
     return matrix.numel() * 4 / best
+
+
+@functools.cache
+def measure_flops(threads: int, dtype: torch.dtype) -> float:
+    """FLOP/s of matrix products by `threads` threads, which must be in force; measured once per process."""
+    assert torch.get_num_threads() == threads
+    return ceilings.measure_flops(torch.device("cpu"), dtype, lambda: None, edge=_GEMM_EDGE)
 
 
 def _llc_bytes() -> int:

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.runner.attention.layout import StepLayout
 from engine.step import BatchPlan, BlockCopy
 from probes import optime
-from probes.optime import LapTimer
+from probes.optime import Laps
 
 _PADDING_RATIO = 1.25
 _PADDING_TOKENS = 64
@@ -45,7 +46,10 @@ class _PrefillChunk:
 
 
 class TorchPagedAttention:
-    """Owns the KV memory. `begin` lays out a step, then `attend` runs once per layer."""
+    """Owns the KV memory. `begin` lays out a step, then `attend` runs once per layer. On the CPU unless told otherwise."""
+
+    name = "torch"
+    supports_graphs = False
 
     def __init__(
         self,
@@ -58,12 +62,15 @@ class TorchPagedAttention:
         block_size: int,
         max_position: int,
         dtype: torch.dtype,
+        device: torch.device | None = None,
     ) -> None:
         self._num_query_heads = num_query_heads
         self._num_kv_heads = num_kv_heads
         self._head_dim = head_dim
         self._block_size = block_size
-        self.kv = torch.empty((num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim), dtype=dtype)
+        self._device = device or torch.device("cpu")
+        shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
+        self.kv = torch.empty(shape, dtype=dtype, device=self._device)
         # Writing touches every page, so that the pool is resident from the start; zeros, because padding and the
         # unwritten tail of a last block are multiplied by a weight of 0 and must be finite.
         self.kv.zero_()
@@ -72,8 +79,8 @@ class TorchPagedAttention:
         self._gather_blocks = max(1, _GATHER_BYTES // block_bytes)
         longest = min(num_blocks, -(-max_position // block_size))
         scratch_shape = (max(self._gather_blocks, longest), block_size, num_kv_heads, head_dim)
-        self._key_scratch = torch.zeros(scratch_shape, dtype=dtype)
-        self._value_scratch = torch.zeros(scratch_shape, dtype=dtype)
+        self._key_scratch = torch.zeros(scratch_shape, dtype=dtype, device=self._device)
+        self._value_scratch = torch.zeros(scratch_shape, dtype=dtype, device=self._device)
         self._slots = torch.empty(0, dtype=torch.int64)
         self._buckets: list[_DecodeBucket] = []
         self._chunks: list[_PrefillChunk] = []
@@ -88,8 +95,12 @@ class TorchPagedAttention:
         for source, target, num_tokens in copies:
             self.kv[:, :, target, :num_tokens] = self.kv[:, :, source, :num_tokens]
 
+    def use(self, layout: StepLayout) -> None:
+        """See `engine.runner.attention.paged.StepAttention`."""
+        self.begin(layout.plan)
+
     def begin(self, plan: BatchPlan) -> None:
-        self._slots = torch.tensor(plan.slots, dtype=torch.int64)
+        self._slots = torch.tensor(plan.slots, dtype=torch.int64, device=self._device)
         self._buckets = [self._decode_bucket(plan, rows) for rows in length_buckets(plan, self._gather_blocks)]
         self._chunks = []
         row = plan.num_decode_seqs
@@ -97,7 +108,7 @@ class TorchPagedAttention:
             self._chunks.append(self._prefill_chunk(plan, sequence, row))
             row += plan.query_lens[sequence]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: LapTimer) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: Laps) -> Tensor:
         """See `engine.model.decoder.Attention`."""
         keys, values = self.kv[layer, 0], self.kv[layer, 1]
         flat = (-1, self._num_kv_heads, self._head_dim)
@@ -155,8 +166,11 @@ class TorchPagedAttention:
         visible = None
         if min(lengths) < max(lengths):
             own = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-            visible = own[:, None, None, :]
-        return _DecodeBucket(torch.tensor(rows), torch.tensor(padded), max(lengths), visible)
+            visible = own[:, None, None, :].to(self._device)
+        device = self._device
+        return _DecodeBucket(
+            torch.tensor(rows, device=device), torch.tensor(padded, device=device), max(lengths), visible
+        )
 
     def _prefill_chunk(self, plan: BatchPlan, sequence: int, first_row: int) -> _PrefillChunk:
         context_len, num_rows = plan.context_lens[sequence], plan.query_lens[sequence]
@@ -165,7 +179,8 @@ class TorchPagedAttention:
         if start:
             # Row i is position start + i and sees positions 0..start + i.
             visible = torch.arange(context_len) <= torch.arange(start, context_len).unsqueeze(1)
-        blocks = torch.tensor(plan.block_tables[sequence])
+            visible = visible.to(self._device)
+        blocks = torch.tensor(plan.block_tables[sequence], device=self._device)
         return _PrefillChunk(first_row, num_rows, blocks, context_len, visible)
 
 

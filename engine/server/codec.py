@@ -34,3 +34,6 @@ class ModelCodec:
 
     def detokenizer(self) -> Detokenizer:
         return self._tokenizer.detokenizer()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._tokenizer.spelled_out(token_id)

@@ -9,7 +9,14 @@ import click
 
 from engine.config import PREFIX_HASHES, PREFIX_INDEXES
 from engine.errors import EngineError
-from engine.server.options import DEFAULT_CPU_BLOCKS, LOG_LEVELS, ServeOptions, parse_size
+from engine.server.options import (
+    ATTENTIONS,
+    DEFAULT_CPU_BLOCKS,
+    DEVICES,
+    LOG_LEVELS,
+    ServeOptions,
+    parse_size,
+)
 
 EXIT_CONFIG = 2
 
@@ -31,7 +38,15 @@ EXIT_CONFIG = 2
 )
 @click.option("--max-model-len", type=int, help="Tokens of prompt and output.  [default: what model and pool can hold]")
 @click.option("--threads", type=int, help="Compute threads.  [default: torch's choice]")
-@click.option("--dtype", default="float32", help="Of weights and KV.")
+@click.option("--device", type=click.Choice(DEVICES), default="auto", help="auto: a GPU if there is one.")
+@click.option("--dtype", default="auto", help="Of weights and KV. auto: float32 on the CPU, 16 bits on a GPU.")
+@click.option(
+    "--attention", type=click.Choice(ATTENTIONS), default="auto", help="Kernels; the log says why which was taken."
+)
+@click.option("--cuda-graphs/--no-cuda-graphs", default=True, help="Capture decode steps at start, replay them later.")
+@click.option(
+    "--profile-every", type=int, default=2048, help="Captured steps between two that are profiled; 0 for never."
+)
 @click.option("--prefix-cache/--no-prefix-cache", default=True, help="Reuse KV of equal prompt prefixes.")
 @click.option("--prefix-index", type=click.Choice(PREFIX_INDEXES), default="hash_chain", help="How they are found.")
 @click.option(

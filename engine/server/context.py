@@ -24,6 +24,10 @@ class TextCodec(Protocol):
 
     def detokenizer(self) -> Detokenizer: ...
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for, possibly part of a character; b"" for an id the tokenizer does not know."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:

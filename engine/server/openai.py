@@ -4,24 +4,29 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from engine.outputs import RequestStream, merged
-from engine.request import FinishReason, Request, SamplingParams, choice_seed
+from engine.errors import RequestRejected
+from engine.outputs import OutputToken, RequestStream, merged
+from engine.request import FinishReason, Request, choice_seed
 from engine.server.body import read_body
-from engine.server.context import ServerContext
+from engine.server.context import ServerContext, TextCodec
 from engine.server.errors import ApiError, error_body, json_response
+from engine.server.logprobs import chat_logprobs, completion_logprobs
 from engine.server.schemas import ChatBody, Common, CompletionBody, decode_body
 from engine.server.sse import DONE, EventStream, event, unless_disconnected
 
 DEFAULT_COMPLETION_TOKENS = 16
 LONG_TEXT_CHARS = 4096
 """Longer prompts are tokenised on a worker thread, so that the event loop goes on serving the streams."""
+
+
+Logprobs = dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +38,19 @@ class Shape:
     object_chunk: str
     is_chat: bool
 
-    def whole(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
+    def whole(self, index: int, text: str, logprobs: Logprobs, finish_reason: str) -> dict[str, Any]:
         if self.is_chat:
             message = {"role": "assistant", "content": text, "refusal": None}
-            return {"index": index, "message": message, "logprobs": None, "finish_reason": finish_reason}
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+            return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def chunk(self, index: int, text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
+    def chunk(
+        self, index: int, text: str | None, logprobs: Logprobs = None, finish_reason: str | None = None
+    ) -> dict[str, Any]:
         if self.is_chat:
             delta = {} if text is None else {"content": text}
-            return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {"index": index, "text": text or "", "logprobs": None, "finish_reason": finish_reason}
+            return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {"index": index, "text": text or "", "logprobs": logprobs, "finish_reason": finish_reason}
 
 
 COMPLETION = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
@@ -53,21 +60,24 @@ CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=Tr
 class Answer:
     """One request's answer, whole or in events. It has a stream per choice, that of the first one being the leader's."""
 
-    def __init__(self, shape: Shape, streams: list[RequestStream], model: str) -> None:
+    def __init__(self, shape: Shape, streams: list[RequestStream], model: str, codec: TextCodec) -> None:
         self._shape = shape
+        self._codec = codec
         self._streams = streams
         self._created = int(time.time())
         self._model = model
 
     async def whole(self) -> dict[str, Any]:
-        pieces: list[list[str]] = [[] for _ in self._streams]
-        async for index, text in merged(self._streams):
-            if text is not None:
-                pieces[index].append(text)
+        texts: list[list[str]] = [[] for _ in self._streams]
+        tokens: list[list[OutputToken]] = [[] for _ in self._streams]
+        async for index, piece in merged(self._streams):
+            if piece is not None:
+                texts[index].append(piece.text)
+                tokens[index] += piece.tokens
             elif _failed(self._streams[index]):
                 raise _engine_error()
         choices = [
-            self._shape.whole(index, "".join(pieces[index]), str(stream.finish_reason))
+            self._shape.whole(index, "".join(texts[index]), self._logprobs(tokens[index]), str(stream.finish_reason))
             for index, stream in enumerate(self._streams)
         ]
         return self._envelope(self._shape.object_whole, choices) | {"usage": self._usage()}
@@ -88,15 +98,15 @@ class Answer:
                 first = shape.chunk(index, "")
                 first["delta"] = {"role": "assistant", "content": "", "refusal": None}
                 yield chunk(first)
-        async for index, text in merged(self._streams):
-            if text is not None:
-                yield chunk(shape.chunk(index, text))
+        async for index, piece in merged(self._streams):
+            if piece is not None:
+                yield chunk(shape.chunk(index, piece.text, self._logprobs(piece.tokens)))
             elif _failed(self._streams[index]):
                 # The status line is gone; clients look for this event.
                 yield event(error_body(_engine_error()))
                 return
             else:
-                yield chunk(shape.chunk(index, None, str(self._streams[index].finish_reason)))
+                yield chunk(shape.chunk(index, None, finish_reason=str(self._streams[index].finish_reason)))
         if include_usage:
             yield event(self._envelope(shape.object_chunk, []) | {"usage": self._usage()})
         yield DONE
@@ -105,6 +115,14 @@ class Answer:
         """Aborts what has not finished. Idempotent."""
         for stream in self._streams:
             stream.close()
+
+    def _logprobs(self, tokens: list[OutputToken]) -> Logprobs:
+        num_top = self._streams[0].request.params.logprobs
+        if num_top is None:
+            return None
+        if self._shape.is_chat:
+            return chat_logprobs(tokens, self._codec)
+        return completion_logprobs(tokens, self._codec, num_top)
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -179,19 +197,24 @@ class OpenAIApi:
         if not prompt:
             raise ApiError(400, "the prompt has no tokens", param="messages" if shape.is_chat else "prompt")
         request_id = shape.id_prefix + secrets.token_hex(12)
+        params = body.sampling_params(max_tokens, context.codec.vocab_size)
         requests = [
             Request(
                 request_id=f"{request_id}/{choice}" if choice else request_id,
                 prompt_token_ids=prompt,
-                params=_sampling_params(body, max_tokens, choice),
+                params=replace(params, seed=choice_seed(params.seed, choice)) if choice else params,
                 arrival_ns=arrival_ns,
                 cache_salt=body.cache_salt or "",
             )
             for choice in range(body.n or 1)
         ]
         streams = [RequestStream(context.engine, request, context.codec.detokenizer()) for request in requests]
-        streams[0].submit(streams[1:])
-        answer = Answer(shape, streams, context.model_name)
+        try:
+            streams[0].submit(streams[1:])
+        except RequestRejected as error:
+            param = body.their_names.get(error.param or "", error.param)
+            raise ApiError(400, str(error), param=param, code=error.code) from error
+        answer = Answer(shape, streams, context.model_name, context.codec)
         if body.stream:
             return EventStream(answer.events(body.include_usage), answer.close)
         try:
@@ -229,16 +252,3 @@ class OpenAIApi:
             "owned_by": "stallscope",
             "max_model_len": context.max_model_len,
         }
-
-
-def _sampling_params(body: Common, max_tokens: int, choice: int) -> SamplingParams:
-    """OpenAI's defaults: temperature 1, top_p 1."""
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(0, body.top_k or 0),
-        seed=choice_seed(body.seed, choice),
-        stop=body.stop_strings(),
-        ignore_eos=bool(body.ignore_eos),
-    )

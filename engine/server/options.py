@@ -9,8 +9,19 @@ from engine.errors import ConfigError
 
 DEFAULT_CPU_BLOCKS = 1024
 """KV blocks when neither their number nor the device's memory is given."""
+DEVICES = ("auto", "cpu", "cuda")
+ATTENTIONS = ("auto", "torch", "triton", "flash_attn")
+DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
+_CHOICES = {
+    "log_level": LOG_LEVELS,
+    "device": DEVICES,
+    "attention": ATTENTIONS,
+    "dtype": DTYPES,
+    "prefix_index": PREFIX_INDEXES,
+    "prefix_hash": PREFIX_HASHES,
+}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -36,7 +47,16 @@ class ServeOptions:
     max_model_len: int | None = None
     """None: what the model and the pool can hold."""
     threads: int | None = None
-    dtype: str = "float32"
+    device: str = "auto"
+    """One of DEVICES."""
+    dtype: str = "auto"
+    """Of weights and KV. auto: float32 on the CPU, bfloat16 or float16 on a GPU."""
+    attention: str = "auto"
+    """One of ATTENTIONS."""
+    cuda_graphs: bool = True
+    """Capture decode steps at start."""
+    profile_every: int = 2048
+    """Captured steps between two that are run again under a profiler, for the split of device time; 0: none."""
     prefix_cache: bool = True
     prefix_index: str = "hash_chain"
     prefix_hash: str = "sha256"
@@ -56,9 +76,10 @@ class ServeOptions:
             raise ConfigError(f"--memory-utilization must be above 0 and at most 1, got {self.memory_utilization}")
         if not 0 <= self.drain_timeout <= 3600:
             raise ConfigError(f"--drain-timeout must be 0 to 3600 seconds, got {self.drain_timeout}")
-        check_choice("--prefix-index", self.prefix_index, PREFIX_INDEXES)
-        check_choice("--prefix-hash", self.prefix_hash, PREFIX_HASHES)
-        check_choice("--log-level", self.log_level, LOG_LEVELS)
+        if self.profile_every < 0:
+            raise ConfigError(f"--profile-every must be 0 (never) or more, got {self.profile_every}")
+        for name, choices in _CHOICES.items():
+            check_choice(f"--{name.replace('_', '-')}", getattr(self, name), choices)
 
 
 def parse_size(text: str) -> int:
@@ -74,17 +95,21 @@ def parse_size(text: str) -> int:
     return size
 
 
-def derive_kv_blocks(options: ServeOptions, weight_bytes: int, block_bytes: int) -> int:
-    """Blocks of the pool: as asked, or what the share of the device's memory leaves beside the weights."""
+def derive_kv_blocks(options: ServeOptions, weight_bytes: int, block_bytes: int, own_memory: int | None = None) -> int:
+    """Blocks of the pool: as asked, or what the share of the device's memory leaves beside the weights.
+
+    own_memory: bytes of a device that has memory for nothing else; None for the CPU, whose memory is everybody's.
+    """
     if options.kv_blocks is not None:
         return options.kv_blocks
-    if options.device_memory is None:
+    memory = options.device_memory or own_memory
+    if memory is None:
         return DEFAULT_CPU_BLOCKS
-    room = int(options.device_memory * options.memory_utilization) - weight_bytes
+    room = int(memory * options.memory_utilization) - weight_bytes
     blocks = room // block_bytes
     if blocks < 1:
         raise ConfigError(
-            f"--device-memory {options.device_memory} x {options.memory_utilization} leaves no KV block of {block_bytes} bytes"
+            f"--device-memory {memory} x {options.memory_utilization} leaves no KV block of {block_bytes} bytes"
             f" beside {weight_bytes} bytes of weights"
         )
     return blocks

@@ -25,11 +25,11 @@ from engine.loop import EngineFacts, EngineThread
 from engine.model.registry import LoadedModel, load_model
 from engine.prefix_cache import CacheScope, identity
 from engine.runner.base import Runner
-from engine.runner.cpu import CpuRunner
 from engine.scheduler import Scheduler
 from engine.server.app import build_app
 from engine.server.codec import ModelCodec
 from engine.server.context import ServerContext
+from engine.server.devices import make_runner, resolve_device, resolve_dtype
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
 from probes.locks import TimedLock
 from probes.prometheus import EngineCollector
@@ -72,10 +72,13 @@ def run(options: ServeOptions) -> int:
 
 def build_context(options: ServeOptions, admin_token: bytes | None = None) -> ServerContext:
     """Loads the model, reserves the pool and joins the parts; nothing runs yet."""
-    model = load_model(options.model, options.dtype)
-    runner = CpuRunner(model, threads=options.threads, memory_limit_bytes=options.device_memory)
+    device = resolve_device(options.device)
+    model = load_model(options.model, resolve_dtype(options.dtype, device))
+    runner = make_runner(model, options, device)
     geometry = runner.geometry
-    kv_blocks = derive_kv_blocks(options, geometry.weight_bytes, geometry.kv_bytes_per_token * options.block_size)
+    own_memory = None if device == "cpu" else runner.memory().total
+    block_bytes = geometry.kv_bytes_per_token * options.block_size
+    kv_blocks = derive_kv_blocks(options, geometry.weight_bytes, block_bytes, own_memory)
     max_model_len = _max_model_len(options, geometry.max_position, kv_blocks * options.block_size)
     config = SchedulerConfig(
         max_batched_tokens=options.max_batched_tokens,
@@ -98,6 +101,7 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         engine_id=engine_id,
         memory_bytes=runner.memory()._asdict(),
         bandwidth_bytes_per_second=runner.bandwidth_bytes_per_second,
+        flops_per_second=runner.flops_per_second,
         start_unix=time.time(),
         info=_info(name, version, runner, config, engine_id),
     )
@@ -236,7 +240,8 @@ def _info(name: str, version: str, runner: Runner, config: SchedulerConfig, engi
         "prefix_index": config.prefix_index,
         "device": runner.device_name,
         "engine_id": engine_id,
-        "attention_backend": "torch",
+        "attention_backend": runner.attention_backend,
+        "device_time": runner.device_time_source,
     }
 
 

@@ -10,16 +10,25 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from engine.request import SamplingParams
 from engine.server.errors import ApiError
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_CHOICES = 16
+MAX_LOGPROBS = 20
+MAX_BIASED_TOKENS = 300
+MAX_TOKEN_ID_DIGITS = 10
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
 TopK = Annotated[int, Meta(ge=-1)]
+MinP = Annotated[float, Meta(ge=0.0, le=1.0)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=100.0)]
+Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
+NumLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Salt = Annotated[str, Meta(max_length=256)]
 
@@ -41,14 +50,18 @@ class Common(Struct, forbid_unknown_fields=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Bias] | None = None
+    """Token id, as a string, to what is added to its logit."""
     # Our extensions, in the words of vLLM's.
     top_k: TopK | None = None
+    """0 and -1 keep every token."""
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    """About prompt and output; 1 changes nothing. The bounds keep every logit finite."""
     ignore_eos: bool | None = None
     cache_salt: Salt | None = None
-    # Neutral: anything but the value in NEUTRAL is refused.
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     # Labels.
     user: str | None = None
 
@@ -59,6 +72,45 @@ class Common(Struct, forbid_unknown_fields=True, kw_only=True):
         if not all(0 < len(text) <= MAX_STOP_CHARS for text in stop):
             raise ApiError(400, f"stop strings must have 1 to {MAX_STOP_CHARS} characters", param="stop")
         return tuple(stop)
+
+    def sampling_params(self, max_tokens: int, vocab_size: int) -> SamplingParams:
+        """OpenAI's defaults: temperature 1, top_p 1. Raises ApiError 400 for what the types cannot say."""
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(0, self.top_k or 0),
+            min_p=self.min_p or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias=self._bias(vocab_size),
+            logprobs=self.num_logprobs(),
+            seed=self.seed,
+            stop=self.stop_strings(),
+            ignore_eos=bool(self.ignore_eos),
+        )
+
+    @property
+    def their_names(self) -> dict[str, str]:
+        """The engine's names of parameters to those of this body, where they differ."""
+        return {}
+
+    def num_logprobs(self) -> int | None:
+        """Alternatives per token; None when log probabilities are not asked for."""
+        raise NotImplementedError
+
+    def _bias(self, vocab_size: int) -> tuple[tuple[int, float], ...]:
+        bias = self.logit_bias or {}
+        if len(bias) > MAX_BIASED_TOKENS:
+            message = f"logit_bias has {len(bias)} tokens, at most {MAX_BIASED_TOKENS} are allowed"
+            raise ApiError(400, message, param="logit_bias")
+        for name in bias:
+            is_number = len(name) <= MAX_TOKEN_ID_DIGITS and name.isascii() and name.isdecimal()
+            if not is_number or str(int(name)) != name or int(name) >= vocab_size:
+                message = f"logit_bias names {name!r}, token ids are 0 to {vocab_size - 1}"
+                raise ApiError(400, message, param="logit_bias")
+        return tuple((int(name), value) for name, value in bias.items())
 
     @property
     def include_usage(self) -> bool:
@@ -72,7 +124,11 @@ class CompletionBody(Common, kw_only=True):
     best_of: int | None = None
     echo: bool | None = None
     suffix: str | None = None
-    logprobs: int | None = None
+    logprobs: NumLogprobs | None = None
+    """Alternatives to report for each token; 0 reports the chosen token alone."""
+
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
 
 
 class ContentPart(Struct, forbid_unknown_fields=True):
@@ -104,7 +160,8 @@ class ChatBody(Common, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: PositiveInt | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: NumLogprobs | None = None
+    """Alternatives to report for each token; needs `logprobs`."""
     tools: list[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
@@ -127,16 +184,21 @@ class ChatBody(Common, kw_only=True):
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
 
+    @property
+    def their_names(self) -> dict[str, str]:
+        limit = "max_completion_tokens" if self.max_completion_tokens is not None else "max_tokens"
+        return {"prompt": "messages", "max_tokens": limit}
+
+    def num_logprobs(self) -> int | None:
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "logit_bias": ({},),
     "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -182,11 +244,26 @@ def decode_body(raw: bytes, kind: type[T]) -> T:
         text = str(error)
         found = _FIELD_PATH.search(text) or _FIELD_NAME.search(text)
         code = "unknown_parameter" if "unknown field" in text else None
-        raise ApiError(400, text, param=found.group(1) if found else None, code=code) from None
+        param = found.group(1) if found else None
+        raise ApiError(400, text + _bounds(kind, param), param=param, code=code) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     _refuse_unsupported(body)
     return body
+
+
+def _bounds(kind: type[Struct], name: str | None) -> str:
+    """Both ends of what a number may be: the decoder names only the one that was passed."""
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name == name:
+            declared = msgspec.inspect.type_info(field.type)
+            types = declared.types if isinstance(declared, msgspec.inspect.UnionType) else (declared,)
+            for one in types:
+                if isinstance(one, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+                    ends = ((">=", one.ge), (">", one.gt), ("<=", one.le), ("<", one.lt))
+                    said = " and ".join(f"{sign} {end:.15g}" for sign, end in ends if end is not None)
+                    return f" ({name} must be {said})" if said else ""
+    return ""
 
 
 def _refuse_unsupported(body: Struct) -> None:

@@ -10,7 +10,8 @@ import click
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from diagnose.commands.diagnose import judge, show
+from diagnose.commands.diagnose import judge
+from diagnose.commands.output import deliver
 from diagnose.comparison import compare
 from diagnose.diagnosis import Diagnosis
 from diagnose.observation import Observation, observe
@@ -38,13 +39,14 @@ class Plan:
     streams: int = 4
     stream_tokens: int = 1000
     """Longer than a window on such a CPU: a stream that ends asks again at the server's pace, which no longer matches."""
-    long_words: int = 330
-    """About 450 tokens: one chunk under the large budget, several under the small one."""
-    every_seconds: float = 6.0
+    long_words: int = 260
+    """About 270 tokens: one chunk under the large budget, three under the small one."""
+    every_seconds: float = 8.0
+    """Long enough for a machine at a third of its speed to finish one prompt in small chunks before the next arrives."""
     budget: int = 512
-    smaller_budget: int = 64
+    smaller_budget: int = 96
     quiet_seconds: float = 25.0
-    measure_seconds: float = 45.0
+    measure_seconds: float = 50.0
 
 
 @click.command("demo")
@@ -90,7 +92,7 @@ class Story:
         click.echo(text, err=self.as_json)
 
     def report(self, diagnosis: Diagnosis) -> None:
-        show(diagnosis, as_json=self.as_json, quiet=False, verbose=False)
+        deliver(diagnosis, "json" if self.as_json else "text", quiet=False, verbose=False)
 
 
 def _interference(model: str, threads: int, tell: Story) -> bool:

@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     model = load_model(args.model)
     with tempfile.TemporaryDirectory() as scratch:
         directory = export_hf(model, Path(scratch) / model.name)
-        peer = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        peer = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     shapes = [parse_shape(text) for text in args.shapes.split(",")]
     runner = CpuRunner(model, threads=args.threads)
     runner.allocate_kv(max(shape.num_prompts * blocks_per_sequence(shape) for shape in shapes), BLOCK_SIZE)

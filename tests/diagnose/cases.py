@@ -5,11 +5,12 @@ from typing import Any
 
 from diagnose.commands.diagnose import judge
 from diagnose.decision import Finding
-from diagnose.diagnosis import Diagnosis
+from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.observation import Event, Observation
+from diagnose.signals import Signals
 from diagnose.slo import parse_slo
 from probes.records import BlockCensus
-from tests.builders import Engine, Machine, Plan, make_steps, varied, watch, with_prefill
+from tests.builders import Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
 
 TARGET = "http://127.0.0.1:8000"
 FULL = BlockCensus(98, 0, 2)
@@ -89,6 +90,72 @@ def slow_host(**over: Any) -> Observation:
 
 def queue(**over: Any) -> Observation:
     return watch(make_steps(300), **({"ttft": 2.0, "queue": 1.8, "num_waiting": 30} | over))
+
+
+def hung(seconds: float = 60.0, **over: Any) -> Observation:
+    """Three requests inside, and no step in the whole window."""
+    return watch([], seconds=seconds, **({"num_running": 3} | over))
+
+
+def capped(**over: Any) -> Observation:
+    """All 64 sequence slots taken, in a pool that is nearly empty."""
+    state: dict[str, Any] = {"num_running": 64, "num_waiting": 5, "waiting_by_reason": {"max_sequences": 5}}
+    return watch(make_steps(300), **(state | over))
+
+
+def stuck_line(**over: Any) -> Observation:
+    """Running 0, waiting 1, pool nearly empty, nothing moves."""
+    state: dict[str, Any] = {"num_running": 0, "num_waiting": 1, "census": BlockCensus(0, 20, 80)}
+    return watch([], **(state | over))
+
+
+def leaked(**over: Any) -> Observation:
+    """Nobody inside, and forty blocks held all the same."""
+    state: dict[str, Any] = {"num_running": 0, "census": BlockCensus(40, 20, 40)}
+    return watch([], **(state | over))
+
+
+GEOMETRY = {
+    "num_parameters": "1000000",
+    "num_layers": "1",
+    "num_query_heads": "1",
+    "head_dim": "1",
+    "weight_bytes": "4000000",
+}
+
+
+def saturated_units(flops_ceiling: float = 70e9, queue: float = 0.5) -> Diagnosis:
+    """Steps of nothing but prompts, 2 x 10^6 x 1500 FLOPs in 47 ms, and requests that wait for them."""
+    steps = make_steps(40, lambda _: Plan(sequences=0, context=0, prefill=1500))
+    signals = make_signals(
+        counters={"tokens_prefill": 60_000, "tokens_decode": 40},
+        gauges={"flops_ceiling": flops_ceiling, "running": (3.0, 3.0), "waiting": (2.0, 2.0)},
+        histograms={"queue_time": {queue: 40}, "time_to_first_token": {queue * 3: 40}},
+        steps=tuple(steps),
+        info=GEOMETRY,
+    )
+    return diagnose(TARGET, signals, is_live=True)
+
+
+def prefix(hits: float, before: float | None, evictions: float | None = 0, cache: str = "true") -> Diagnosis:
+    """10,000 prompt tokens looked up; `hits` of them found, and `before` in the baseline."""
+
+    def window(found: float) -> Signals:
+        counters = {"prefix_query_tokens": 10_000.0, "prefix_hit_tokens": found, "tokens_decode": 500.0}
+        if evictions is not None:
+            counters["evictions"] = evictions
+        return make_signals(counters=counters, info={"prefix_cache": cache})
+
+    return diagnose(TARGET, window(hits), None if before is None else window(before), is_live=True)
+
+
+def thrashing() -> Diagnosis:
+    """A pool of 600 blocks under a working set of 1,450: nearly all that is evicted is asked for again."""
+    signals = make_signals(
+        counters={"evictions": 2000, "ghost_hits": 1900, "tokens_prefill": 32_000, "tokens_decode": 500},
+        gauges={"blocks_active": 40, "blocks_reclaimable": 560, "blocks_free": 0, "working_set_blocks": 1450},
+    )
+    return diagnose(TARGET, signals, is_live=True)
 
 
 def restarted_engine(running: int) -> Observation:

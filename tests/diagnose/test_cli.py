@@ -1,6 +1,7 @@
 """The command: exit codes, one clear line for each thing that can go wrong, and no traceback."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -205,31 +206,108 @@ def test_a_recording_that_cannot_be_written(stallscope, tmp_path):
     assert "folder.rec: cannot be written: No such file or directory" in text
 
 
-@pytest.mark.parametrize("command", ["diagnose", "record"])
-def test_interrupted_watches_end_quietly(tmp_path, command):
-    """Ctrl-C: exit 130, one word, no traceback; what was recorded until then is readable."""
-    engine, scraped, path = FakeEngine(make_steps(5000)), Event(), tmp_path / "cut.rec"
+def interrupt(command: str, after_steps: int, *options: str) -> tuple[int, str, str]:
+    """Ctrl-C once the engine has executed some steps of a watch of a minute."""
+    engine, scraped = FakeEngine(make_steps(5000)), Event()
     with engine.serving() as target:
 
         def metrics():
-            if engine.done >= 100:
+            page = engine.metrics()
+            if engine.done >= after_steps:
                 scraped.set()
-            return engine.metrics()
+                if not after_steps:
+                    target.released.wait()
+            return page
 
         target.metrics = metrics
-        options = ["--window", "60s"] if command == "diagnose" else ["--for", "60s", "-o", str(path)]
         arguments = [sys.executable, "-m", "diagnose.cli", command, target.url, "--interval", "20ms", *options]
         process = subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert scraped.wait(60)
         process.send_signal(signal.SIGINT)
+        target.released.set()
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out == ""
-    assert err.splitlines()[-1] == "interrupted"
     assert "Traceback" not in err
-    if command == "record":
-        entries = read_recording(path.read_text()).entries
-        assert [entry.kind for entry in entries].count("exposition") >= 4
+    return process.returncode, out, err
+
+
+def test_an_interrupted_recording_is_readable(tmp_path):
+    path = tmp_path / "cut.rec"
+    code, out, err = interrupt("record", 140, "--for", "60s", "-o", str(path))
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted"
+    assert [entry.kind for entry in read_recording(path.read_text()).entries].count("exposition") >= 4
+
+
+def test_an_interrupted_watch_is_judged_by_what_it_saw(tmp_path):
+    """Nothing is lost: the report comes, says how far the watch got, and the exit code still says interrupted."""
+    code, out, _ = interrupt("diagnose", 200, "--window", "60s")
+    assert code == 130
+    assert re.search(r"! interrupted after \d+\.\d s of 60 s: this is what was seen until then", out)
+    assert "Refuted (checked)" in out
+    report = tmp_path / "cut.json"
+    code, out, err = interrupt("diagnose", 200, "--window", "60s", "-o", str(report))
+    assert (code, out) == (130, "")
+    document = json.loads(report.read_text())
+    assert document["windows"]["incident"]["scrapes"] >= 9
+    assert document["warnings"][0].startswith("interrupted after ")
+    assert f"{report}: json, " in err
+
+
+def test_a_watch_that_saw_nothing_yet_ends_quietly():
+    code, out, err = interrupt("diagnose", 0, "--window", "60s")
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted"
+
+
+# ---- forms and files
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("r.html", "<!doctype html>"), ("r.md", "# prefill"), ("r.json", "{"), ("r.txt", "http://h:1")]
+)
+def test_the_files_name_chooses_the_form(stallscope, files, tmp_path, name, first):
+    code, out, err = stallscope("diagnose", files["stalled"], "-o", tmp_path / name)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"{tmp_path / name}: ")
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert text.startswith(first)
+    assert text.endswith("\n") and not text.endswith("\n\n")
+    assert "\x1b" not in text
+
+
+def test_a_form_that_is_asked_for_wins(stallscope, files, tmp_path):
+    assert stallscope("diagnose", files["stalled"], "--format", "markdown", "-o", tmp_path / "r.html", "-q")[2] == ""
+    assert (tmp_path / "r.html").read_text().startswith("# ")
+    assert stallscope("diagnose", files["stalled"], "--format", "html")[1].startswith("<!doctype html>")
+    same = stallscope("diagnose", files["stalled"], "--json")[1]
+    assert stallscope("diagnose", files["stalled"], "--format", "json")[1] == same
+    code, _, err = stallscope("diagnose", files["stalled"], "--json", "--format", "html")
+    assert code == 2
+    assert "ask for two forms" in err
+
+
+def test_a_report_that_cannot_be_written_is_not_lost(stallscope, files, tmp_path):
+    """A missing folder is found before anything is watched; what fails later still prints the report."""
+    text = complaint(stallscope("diagnose", "http://127.0.0.1:1", "-o", tmp_path / "none" / "r.html"))
+    assert "there is no folder" in text
+    code, out, err = stallscope(
+        "diagnose", files["stalled"], "-o", f"/dev/full{'' if Path('/dev/full').exists() else '/x'}"
+    )
+    assert code == 2
+    assert "prefill_interference is supported" in out
+    assert "cannot be written: No space left on device; the report is on stdout" in err
+
+
+def test_thresholds_from_a_file(stallscope, files, tmp_path):
+    policy = tmp_path / "strict.toml"
+    policy.write_text("[thresholds]\nmaterial_stall_share = 0.99\n")
+    code, out, _ = stallscope("diagnose", files["stalled"], "--policy", policy)
+    assert code == 0
+    assert "thresholds overridden: material_stall_share 0.99 (default 0.1)" in out
+    policy.write_text("[thresholds]\nmaterial_stall_share = 7\n")
+    text = complaint(stallscope("diagnose", files["stalled"], "--policy", policy))
+    assert "material_stall_share = 7: must be a number from 0 to 1" in text
+    assert "cannot be read" in complaint(stallscope("diagnose", files["stalled"], "--policy", tmp_path / "none"))
 
 
 # ---- help and explanations
@@ -287,6 +365,10 @@ def test_explanations(stallscope):
     assert [line.split()[0] for line in out.splitlines()] == [hypothesis.name for hypothesis in HYPOTHESES]
     _, out, _ = stallscope("explain", "kv_exhaustion")
     assert "Proves nothing" in out
+    _, out, _ = stallscope("explain", "--thresholds")
+    assert "slow_gap_factor = 2  (a number from 1 to 100)" in out
+    assert "cannot tell it from jitter." in out
+    assert "leave the name out" in stallscope("explain", "--thresholds", "kv_exhaustion")[2]
     assert "no hypothesis 'magic'; there are prefill_interference" in complaint(stallscope("explain", "magic"))
 
 

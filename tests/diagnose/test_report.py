@@ -3,40 +3,25 @@
 import json
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from diagnose.commands.diagnose import show
+from diagnose.commands.output import deliver
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.observation import Event
 from diagnose.report.json_report import to_json
+from diagnose.report.outline import bounds_text, headline
 from diagnose.report.page import Page
-from diagnose.report.terminal import bounds_text, headline, render
+from diagnose.report.terminal import render
 from diagnose.stats import Bounds
-from tests.builders import Engine, make_signals, watch
+from tests.builders import Engine, make_signals
 from tests.diagnose import cases
 from tests.diagnose.cases import look
-
-SITUATIONS: dict[str, Callable[[], Diagnosis]] = {
-    "interference": lambda: look(cases.interference(ttft=0.8), cases.quiet(ttft=0.2)),
-    "bandwidth": lambda: look(cases.long_contexts(), cases.short_contexts()),
-    "exhaustion": lambda: look(cases.exhaustion(), slo="itl_p99=200ms,ttft_p95=2s"),
-    "reservation": lambda: look(cases.quiet(census=cases.MOSTLY_FREE, memory_bytes=cases.HIGH_MEMORY)),
-    "queue": lambda: look(cases.queue()),
-    "restart": lambda: look(cases.restarted_engine(running=5)),
-    "gone": lambda: look(cases.quiet(), events=(Event(0, "gone", "http://127.0.0.1:8000/metrics: refused"),)),
-    "histograms": lambda: look(cases.interference(show_records=False), cases.quiet(show_records=False)),
-    "bare": lambda: diagnose("one.prom ... two.prom", make_signals(num_scrapes=2)),
-    "idle": lambda: look(watch([], show_records=False, num_running=0)),
-    "nothing": lambda: diagnose("t", make_signals(length_seconds=None, num_scrapes=0)),
-}
-each_situation = pytest.mark.parametrize("diagnosis", [make() for make in SITUATIONS.values()], ids=SITUATIONS.keys())
-
+from tests.diagnose.situations import SITUATIONS, each_situation
 
 Json = dict[str, Any]
 
@@ -138,8 +123,8 @@ def test_bounds_read_as_the_bucket_they_are():
 def test_json_is_strict_and_has_the_shape_of_schema_1(diagnosis):
     value = json.loads(json.dumps(to_json(diagnosis), allow_nan=False))
     assert list(value) == [
-        "schema", "target", "exit_code", "idle", "windows", "symptom", "primary", "verdicts", "account", "protocol",
-        "decision", "warnings",
+        "schema", "target", "exit_code", "idle", "headline", "windows", "policy", "symptom", "primary", "verdicts", "account",
+        "protocol", "decision", "warnings",
     ]  # fmt: skip
     assert value["schema"] == 1
     assert value["target"] == diagnosis.case.target
@@ -186,7 +171,9 @@ def check_account(account: Json | None) -> None:
         return
     assert list(account) == ["p50", "p99"]
     for group in account.values():
-        assert set(group) == {"total_seconds", "parts", "basis", "quantile_seconds", "gaps"}
+        assert set(group) == {
+            "total_seconds", "parts", "basis", "quantile_seconds", "gaps", "bounds", "total_bounds", "inseparable",
+        }  # fmt: skip
         assert group["basis"] in ("measured", "fitted", "estimated")
         assert sum(group["parts"].values()) == pytest.approx(group["total_seconds"])
         assert min(group["parts"].values()) >= -1e-9
@@ -217,11 +204,18 @@ def test_a_page_of_nonsense_numbers_is_still_strict_json():
     plain(diagnosis)
 
 
-def test_show_prints_json_one_line_or_the_page():
-    runner, diagnosis = CliRunner(), SITUATIONS["interference"]()
-    for options, first in (({"as_json": True}, "{"), ({"quiet": True}, "prefill_interference is supported")):
-        with runner.isolation() as (out, *_):
-            show(diagnosis, **({"as_json": False, "quiet": False, "verbose": False} | options))
-        text = out.getvalue().decode()
-        assert text.startswith(first)
-        assert (text.count("\n") == 1) == ("quiet" in options)
+@pytest.mark.parametrize(
+    ("form", "quiet", "first"),
+    [
+        ("json", False, "{"),
+        ("text", True, "prefill_interference is supported"),
+        ("markdown", True, "# `prefill"),
+        ("html", True, "<!doctype html>"),
+    ],
+)
+def test_a_report_is_delivered_in_the_form_that_was_asked_for(form, quiet, first):
+    with CliRunner().isolation() as (out, *_):
+        deliver(SITUATIONS["interference"](), form, quiet=quiet, verbose=False)
+    text = out.getvalue().decode()
+    assert text.startswith(first.replace("`", ""))
+    assert (text.count("\n") == 1) == (form == "text")

@@ -12,6 +12,7 @@ from diagnose.roofline import (
     read_bytes,
     statement,
 )
+from diagnose.signals import Gauge, Signals
 from probes.arithmetic import ByteRate, attention_pairs
 from probes.records import StepKind
 from tests.probes.records import make_record
@@ -186,3 +187,16 @@ def test_model_shape_from_engine_info():
     shape = ModelShape.from_labels(labels)
     assert (shape.num_layers, shape.weight_bytes, shape.dtype) == (32, 16 * 10**9, "float16")
     assert (shape.head_dim, shape.kv_bytes_per_token) == (None, None)
+
+
+def test_an_engine_that_measured_its_device_lacks_no_ceiling():
+    gauges = {
+        "bandwidth_ceiling": Gauge((10e9,), "device_bandwidth_bytes_per_second"),
+        "flops_ceiling": Gauge((50e9,), "device_flops_per_second"),
+    }
+    signals = Signals("stallscope", 10.0, 2, gauges=gauges, info={"attention_backend": "torch"})
+    ceilings = DeviceCeilings.from_signals(signals)
+    assert ceilings == DeviceCeilings(ByteRate(10e9), 50e9, "torch")
+    found = statement(decode(1), MODEL, ceilings)
+    assert (found.limit, found.missing) == (Limit.MEMORY, ())
+    assert DeviceCeilings.from_signals(Signals("vllm", 10.0, 2)) == DeviceCeilings()

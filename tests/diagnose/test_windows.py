@@ -192,14 +192,17 @@ def test_one_page_and_step_records_give_gauges_but_no_counters():
     assert len(signals.steps) == 20
 
 
-def test_scrapes_are_sorted_by_their_time():
-    first, second = TOKENS.format(5), TOKENS.format(8)
-    entries = [Entry(START_UNIX + 9, "exposition", second), Entry(START_UNIX, "exposition", first)]
+def test_scrapes_stay_in_the_order_in_which_they_came():
+    """A scraper whose clock was set back must not make a growing counter fall."""
+    entries = [
+        Entry(START_UNIX, "exposition", TOKENS.format(5)),
+        Entry(START_UNIX - 900, "exposition", TOKENS.format(8)),
+    ]
     observation = observe("t", entries)
-    assert "sorted" in observation.warnings[0]
+    assert observation.length_seconds is None
     signals = build_signals(observation, STALLSCOPE)
     assert signals.delta("tokens_decode") == 3
-    assert signals.rate("tokens_decode") == pytest.approx(3 / 9)
+    assert signals.rate("tokens_decode") is None
 
 
 @pytest.mark.parametrize("unknown", [-1.0, float("nan"), float("inf")])
@@ -224,8 +227,8 @@ def test_the_exporter_and_the_dialect_agree():
     engine.requests(3, 0.2, 0.1)
     signals = look(before, engine.page(waiting_by_reason={"kv_blocks": 2}, num_waiting=2))
     assert set(signals.counters) == {*STALLSCOPE.counters, "failures"}
-    assert set(signals.gauges) == set(STALLSCOPE.gauges)
-    assert set(signals.histograms) == set(STALLSCOPE.histograms)
+    assert set(signals.gauges) == set(STALLSCOPE.gauges) - {"working_set_blocks"}, "this engine measures no reuse"
+    assert set(signals.histograms) == set(STALLSCOPE.histograms) - {"block_residency", "block_reuse", "ghost_age"}
     assert signals.delta("tokens_prefill") == sum(record.prefill_tokens for record in records)
     assert signals.histograms["step_mixed"].count == 10
     assert signals.histograms["queue_time"].mean == pytest.approx(0.1)

@@ -1,6 +1,6 @@
 """A runner whose tokens can be foretold, and builders around it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event
 from time import perf_counter_ns, sleep
 from typing import Any
@@ -10,7 +10,7 @@ from engine.core import EngineCore, TokenOutput
 from engine.loop import EngineFacts, EngineThread
 from engine.prefix_cache import CacheScope
 from engine.request import Request, SamplingParams
-from engine.runner.base import DeviceMemory, ModelGeometry, StepResult
+from engine.runner.base import DeviceMemory, ModelGeometry, Runner, StepResult, TokenLogprobs
 from engine.scheduler import Scheduler
 from engine.step import BatchPlan
 from probes.locks import TimedLock
@@ -20,11 +20,27 @@ from probes.records import StepRecord
 VOCAB_SIZE = 259
 
 
+def fake_logprobs(plan: BatchPlan, token_ids: Sequence[int]) -> list[TokenLogprobs | None] | None:
+    """The best tokens are the chosen one and those after it: -0.25, -0.5, -0.75, .."""
+    counts = [request.params.logprobs for request in plan.sample_requests]
+    if all(count is None for count in counts):
+        return None
+    return [
+        None
+        if count is None
+        else TokenLogprobs(-0.25, list(range(token, token + count)), [-0.25 * (rank + 1) for rank in range(count)])
+        for token, count in zip(token_ids, counts, strict=True)
+    ]
+
+
 class FakeRunner:
     """The token after n is n + 1. `before` runs in front of each step: to wait, to look, to raise."""
 
     device_name = "fake"
     bandwidth_bytes_per_second = None
+    flops_per_second = None
+    attention_backend = "none"
+    device_time_source = "none"
     geometry = ModelGeometry("fake", 1, 1, 1, 1, 1, 1, VOCAB_SIZE, 4096, 1, 1, 8, "float32")
 
     def __init__(self, before: Callable[[BatchPlan], object] | None = None, seconds: float = 0.0) -> None:
@@ -47,14 +63,17 @@ class FakeRunner:
             sleep(self.seconds)
         forward_ns = perf_counter_ns() - start
         token_ids = [(plan.token_ids[row] + 1) % VOCAB_SIZE for row in plan.sample_rows]
-        return StepResult(token_ids, forward_ns, 1000, forward_ns, None)
+        return StepResult(token_ids, forward_ns, 1000, forward_ns, None, fake_logprobs(plan, token_ids))
+
+
+AnyRunner = FakeRunner | Runner
 
 
 class Harness:
     """An engine core without thread and server, and everything it handed out."""
 
-    def __init__(self, runner: FakeRunner | None = None, eos: Iterable[int] = (), **limits: int) -> None:
-        self.runner = runner or FakeRunner()
+    def __init__(self, runner: AnyRunner | None = None, eos: Iterable[int] = (), **limits: int) -> None:
+        self.runner: Any = runner or FakeRunner()
         self.lock = TimedLock()
         self.recorder = RingRecorder()
         self.scheduler = Scheduler(make_config(**limits), CacheScope(weights="fake"))

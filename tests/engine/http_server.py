@@ -16,7 +16,7 @@ from engine.server.app import build_app
 from engine.server.context import ServerContext
 from engine.tokenizer import byte_level_tokenizer
 from probes.prometheus import EngineCollector
-from tests.engine.fakes import VOCAB_SIZE, FakeRunner, Harness, make_thread
+from tests.engine.fakes import VOCAB_SIZE, AnyRunner, Harness, make_thread
 
 ADMIN_TOKEN = "s3cret"
 
@@ -37,6 +37,9 @@ class ByteCodec:
 
     def detokenizer(self) -> Detokenizer:
         return self._tokenizer.detokenizer()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._tokenizer.spelled_out(token_id)
 
 
 class Client:
@@ -84,9 +87,7 @@ class Client:
 
 
 @contextmanager
-def http_server(
-    runner: FakeRunner | None = None, admin: bool = True, **limits: int
-) -> Iterator[tuple[Client, Harness]]:
+def http_server(runner: AnyRunner | None = None, admin: bool = True, **limits: int) -> Iterator[tuple[Client, Harness]]:
     values: dict[str, Any] = {"kv_blocks": 256, "block_size": 16, "max_model_len": 2048, "max_batched_tokens": 512}
     harness = Harness(runner, **(values | limits))
     engine = make_thread(harness)

@@ -9,6 +9,7 @@ from engine.model.config import ModelConfig
 from engine.model.registry import LoadedModel, load_model
 from engine.model.weights import split_to_hf
 from engine.request import Request, SamplingParams
+from engine.runner.base import Runner
 from engine.runner.cpu import CpuRunner
 from engine.step import BatchPlan, ScheduledSequence, ScheduledStep, plan_batch
 from probes.optime import LapTimer
@@ -72,7 +73,7 @@ def prefill_logits(runner: CpuRunner, request: Request, chunk_size: int) -> Tens
 
 
 def generate(
-    runner: CpuRunner,
+    runner: Runner,
     request: Request,
     num_tokens: int,
     *,
@@ -122,7 +123,11 @@ def _dense_attention(config: ModelConfig, layer: dict[str, Tensor], normed: Tens
         projected = normed @ layer[f"self_attn.{name}.weight"].T
         if f"self_attn.{name}.bias" in layer:
             projected = projected + layer[f"self_attn.{name}.bias"]
-        return projected.view(length, num_heads, config.head_dim).transpose(0, 1)
+        heads = projected.view(length, num_heads, config.head_dim)
+        norm = f"self_attn.{name[0]}_norm.weight"
+        if norm in layer:
+            heads = _norm(heads, layer[norm], config)
+        return heads.transpose(0, 1)
 
     query = _rotate(project("q_proj", config.num_query_heads), config)
     key = _rotate(project("k_proj", config.num_kv_heads), config)

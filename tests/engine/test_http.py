@@ -60,6 +60,62 @@ def test_a_chat_without_a_limit_may_fill_the_context(client: Client):
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
+def test_log_probabilities_of_a_completion(client: Client):
+    body = {"prompt": "a", "max_tokens": 3, "logprobs": 2}
+    _, answer = client.post("/v1/completions", body)
+    expected = {
+        "tokens": ["b", "c", "d"],
+        "token_logprobs": [-0.25] * 3,
+        "top_logprobs": [{"b": -0.25, "c": -0.5}, {"c": -0.25, "d": -0.5}, {"d": -0.25, "e": -0.5}],
+        "text_offset": [0, 1, 2],
+    }
+    assert answer["choices"][0]["logprobs"] == expected
+    events = [event["choices"][0]["logprobs"] for event in client.events("/v1/completions", body)[:-1]]
+    assert {key: [one for event in events if event for one in event[key]] for key in expected} == expected
+    _, answer = client.post("/v1/completions", body | {"logprobs": 0})
+    assert answer["choices"][0]["logprobs"] == expected | {"top_logprobs": None}
+
+
+def test_log_probabilities_of_a_chat(client: Client):
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "logprobs": True, "top_logprobs": 1}
+    expected = [
+        {
+            "token": char,
+            "logprob": -0.25,
+            "bytes": [ord(char)],
+            "top_logprobs": [{"token": char, "logprob": -0.25, "bytes": [ord(char)]}],
+        }
+        for char in "bc"
+    ]
+    _, answer = client.post("/v1/chat/completions", body)
+    assert answer["choices"][0]["logprobs"] == {"content": expected, "refusal": None}
+    choices = [event["choices"][0] for event in client.events("/v1/chat/completions", body)[:-1]]
+    assert [one for choice in choices if choice["logprobs"] for one in choice["logprobs"]["content"]] == expected
+    _, answer = client.post("/v1/chat/completions", body | {"top_logprobs": 0})
+    assert [one["top_logprobs"] for one in answer["choices"][0]["logprobs"]["content"]] == [[], []]
+
+
+def test_log_probabilities_of_several_choices(client: Client):
+    _, answer = client.post("/v1/completions", {"prompt": "a", "max_tokens": 2, "n": 3, "logprobs": 0})
+    assert [choice["logprobs"]["tokens"] for choice in answer["choices"]] == [["b", "c"]] * 3
+
+
+def test_log_probabilities_end_where_a_stop_string_begins(client: Client):
+    body = {"prompt": "a", "max_tokens": 20, "stop": "efg", "logprobs": 0}
+    _, answer = client.post("/v1/completions", body)
+    assert (answer["choices"][0]["text"], answer["choices"][0]["logprobs"]["tokens"]) == ("bcd", ["b", "c", "d"])
+    events = [event["choices"][0]["logprobs"] for event in client.events("/v1/completions", body)[:-1]]
+    assert [token for event in events if event for token in event["tokens"]] == ["b", "c", "d"]
+
+
+def test_part_of_a_character_is_spelled_out_in_bytes(client: Client):
+    """The prompt's last byte is the one before the first of a three-byte character."""
+    body = {"prompt": [0xE1], "max_tokens": 1, "logprobs": 1}
+    _, answer = client.post("/v1/completions", body)
+    assert answer["choices"][0]["logprobs"]["tokens"] == ["bytes:\\xe2"]
+    assert answer["choices"][0]["logprobs"]["top_logprobs"] == [{"bytes:\\xe2": -0.25}]
+
+
 def test_completion_events_come_in_order(client: Client):
     body = {"prompt": "a", "max_tokens": 4, "stream_options": {"include_usage": True}}
     events = client.events("/v1/completions", body)
@@ -118,6 +174,19 @@ def test_stop_strings_cross_chunk_borders(client: Client):
         ("/v1/completions", {"prompt": "a" * 3000}, 400, "prompt"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 5000}, 400, "max_tokens"),
         ("/v1/completions", {"prompt": "a", "stop": [""]}, 400, "stop"),
+        ("/v1/completions", {"prompt": "a", "min_p": 1.5}, 400, "min_p"),
+        ("/v1/completions", {"prompt": "a", "repetition_penalty": 0}, 400, "repetition_penalty"),
+        ("/v1/completions", {"prompt": "a", "presence_penalty": 3}, 400, "presence_penalty"),
+        ("/v1/completions", {"prompt": "a", "frequency_penalty": -3}, 400, "frequency_penalty"),
+        ("/v1/completions", {"prompt": "a", "logit_bias": {"259": 1}}, 400, "logit_bias"),
+        ("/v1/completions", {"prompt": "a", "logprobs": 21}, 400, "logprobs"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "logprobs": 2}, 400, "logprobs"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2},
+            400,
+            "top_logprobs",
+        ),
         ("/v1/completions", {"prompt": "a", "model": "other"}, 404, "model"),
         ("/v1/completions", b"{", 400, None),
         ("/v1/chat/completions", {"messages": []}, 400, "messages"),

@@ -2,85 +2,30 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from engine.errors import ModelError
 from engine.model import registry
-from engine.model.config import RopeScaling, config_from_gguf, config_from_hf, config_to_hf
+from engine.model.config import ModelConfig, RopeScaling, config_from_gguf, config_from_hf, config_to_hf
 from engine.model.export import export_hf
 from engine.model.gguf_dequantise import dequantise
 from engine.model.gguf_file import GgufFile
 from engine.model.registry import LoadedModel, load_model
 from engine.model.rope import rope_tables
 from engine.model.tiny import TINY_CONFIG, RandomSource
-from engine.model.weights import assemble, split_to_hf
+from engine.model.weights import assemble
 from engine.tokenizer import tokenizer_from_gguf
+from tests.engine.gguf_files import write_gguf
 from tests.engine.model_helpers import generate, make_prompt, make_request, make_runner, tiny
-
-GGUF_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 def greedy(model: LoadedModel, num_tokens: int = 8) -> list[int]:
     return generate(make_runner(model, num_blocks=8), make_request(make_prompt(50), range(8)), num_tokens)
-
-
-def write_gguf(path: Path, model: LoadedModel, architecture: str = "llama") -> Path:
-    """The model as llama.cpp's converter would write it: Q and K rows of each head reordered to interleaved pairs."""
-    config = model.config
-    writer = gguf.GGUFWriter(str(path), architecture)
-    writer.add_block_count(config.num_layers)
-    writer.add_context_length(config.max_position)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_query_heads)
-    writer.add_head_count_kv(config.num_kv_heads)
-    writer.add_rope_freq_base(config.rope_theta)
-    writer.add_layer_norm_rms_eps(config.rms_eps)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    tokens = [model.tokenizer.token(index) or "" for index in range(config.vocab_size)]
-    writer.add_token_list(tokens)
-    tokens[255] = "ab"  # a byte that no UTF-8 text has gives its place to a merge
-    writer.add_token_merges(["a b"])
-    writer.add_token_types([3 if index in model.tokenizer.special_ids else 1 for index in range(config.vocab_size)])
-    writer.add_eos_token_id(258)
-    writer.add_bos_token_id(256)
-    writer.add_add_bos_token(True)
-    for name, tensor in split_to_hf(config, model.weights).items():
-        heads = {"q_proj": config.num_query_heads, "k_proj": config.num_kv_heads}.get(name.split(".")[-2])
-        values = tensor.numpy()
-        if heads is not None and architecture == "llama":
-            values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
-        stem, _, kind = name.rpartition(".")
-        if stem.startswith("model.layers."):
-            _, _, layer, module = stem.split(".", 3)
-            stem = f"blk.{layer}.{GGUF_NAMES[module]}"
-        else:
-            stem = GGUF_NAMES[stem]
-        writer.add_tensor(f"{stem}.{kind}", np.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 # ---- what is written comes back
@@ -99,6 +44,8 @@ def test_the_same_seed_gives_the_same_tiny_model():
         {"tie_embeddings": True},
         {"qkv_bias": True, "output_bias": True},
         {"architecture": "Qwen2ForCausalLM", "qkv_bias": True},
+        {"architecture": "Qwen3ForCausalLM", "qk_norm": True, "head_dim": 24},
+        {"architecture": "MistralForCausalLM", "head_dim": 32},
         {"rope_scaling": RopeScaling("llama3", 8.0, 1.0, 4.0, 32)},
         {"rope_scaling": RopeScaling("linear", 2.0)},
         {"eos_ids": (256, 258)},
@@ -147,6 +94,47 @@ def test_gguf_file_loads_to_the_same_model(tmp_path):
     assert loaded.tokenizer.encode("hi ab") == [256, *b"hi ", 255], "the file asks for a BOS"
     assert loaded.tokenizer.encode("hi", add_special_tokens=False) == [*b"hi"]
     assert loaded.tokenizer.eos_ids == {258}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("qwen2", {"architecture": "Qwen2ForCausalLM", "qkv_bias": True}),
+        ("qwen3", {"architecture": "Qwen3ForCausalLM", "qk_norm": True, "head_dim": 24}),
+    ],
+)
+def test_gguf_files_of_other_families(tmp_path, architecture, changes):
+    config = dataclasses.replace(TINY_CONFIG, **changes)
+    model = dataclasses.replace(
+        tiny("float32"), config=config, weights=assemble(config, RandomSource(config, 5), torch.float32)
+    )
+    loaded = load_model(str(write_gguf(tmp_path / "small.gguf", model, architecture)))
+    assert dataclasses.replace(loaded.config, rms_eps=config.rms_eps) == config
+    expected = zip(loaded.weights.tensors(), model.weights.tensors(), strict=True)
+    assert all(torch.equal(a, b) for a, b in expected)
+
+
+def rope_divisors(config: ModelConfig) -> Tensor:
+    """By how much the frequencies are divided: from the second row of the tables, whose angle is the frequency."""
+    plain = dataclasses.replace(config, rope_scaling=None)
+    half = config.head_dim // 2
+    angle, scaled = (rope_tables(c, torch.float64)[1][1, half:].asin() for c in (plain, config))
+    angle[0], scaled[0] = 1.0, 1.0  # the angle 1 is beyond what asin resolves well
+    return angle / scaled
+
+
+def test_a_gguf_file_of_llama_3_has_its_rope_scaling(tmp_path):
+    """The file has the divisors alone; factor and bounds are recovered, and anything else is refused."""
+    scaling = RopeScaling("llama3", 32.0, 1.0, 4.0, 8192)
+    config = dataclasses.replace(TINY_CONFIG, rope_theta=500000.0, rope_scaling=scaling)
+    model = dataclasses.replace(tiny("float32"), config=config)
+    loaded = load_model(str(write_gguf(tmp_path / "llama3.gguf", model, divisors=rope_divisors(config))))
+    assert loaded.config.rope_scaling is not None
+    assert loaded.config.rope_scaling.factor == pytest.approx(32.0)
+    assert dataclasses.replace(loaded.config.rope_scaling, factor=32.0) == scaling
+    other = torch.linspace(1, 8, 8)
+    with pytest.raises(ModelError, match="not that of Llama 3"):
+        load_model(str(write_gguf(tmp_path / "other.gguf", model, divisors=other)))
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q4_0", "Q4_1", "Q8_0", "Q5_0", "BF16"])
@@ -208,7 +196,11 @@ def assert_one_line(error: pytest.ExceptionInfo[ModelError]) -> None:
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported"),
         ({"architectures": None, "model_type": "mamba"}, "model_type 'mamba' is not supported"),
-        ({"sliding_window": 4096}, "sliding-window attention"),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 4096},
+            r"sliding-window attention is not supported \(window 4096, smaller than the context of 8192\)",
+        ),
+        ({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 8191, "use_sliding_window": True}, "window 8191"),
         ({"quantization_config": {"quant_method": "awq"}}, r"quantised HF weights \(awq\)"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn' is not supported"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
@@ -223,6 +215,20 @@ def test_unsupported_hf_configs(changes, message):
     with pytest.raises(ModelError, match=message) as error:
         config_from_hf(config_to_hf(TINY_CONFIG, "float32") | changes)
     assert_one_line(error)
+
+
+@pytest.mark.parametrize("window", [None, 8192, 131072])
+def test_a_window_that_holds_the_context_is_no_window(window):
+    values = config_to_hf(TINY_CONFIG, "float32") | {"architectures": ["MistralForCausalLM"], "sliding_window": window}
+    assert config_from_hf(values).max_position == 8192
+
+
+def test_a_mistral_config_without_a_window_has_the_default_one():
+    values = config_to_hf(TINY_CONFIG, "float32") | {"architectures": ["MistralForCausalLM"]}
+    del values["sliding_window"]
+    with pytest.raises(ModelError, match="window 4096"):
+        config_from_hf(values)
+    assert config_from_hf(values | {"max_position_embeddings": 4096}).max_position == 4096
 
 
 def test_a_qwen2_window_that_is_off_is_no_window():
@@ -241,6 +247,16 @@ def test_a_qwen2_window_that_is_off_is_no_window():
         (
             {"general.architecture": "llama", "llama.embedding_length": 8, "llama.attention.head_count": [2, 4]},
             "layers differ",
+        ),
+        (
+            {
+                "general.architecture": "llama",
+                "llama.embedding_length": 8,
+                "llama.attention.head_count": 2,
+                "llama.context_length": 64,
+                "llama.attention.sliding_window": 32,
+            },
+            "window 32, smaller than the context of 64",
         ),
     ],
 )

@@ -141,6 +141,75 @@ def test_chat_choices(client: Any):
         assert "".join(delta.content or "" for delta in own) == choice.message.content
 
 
+def test_log_probabilities_of_a_completion(client: Any):
+    """Greedy, so that the chosen token is the best of the alternatives; streamed and whole agree."""
+
+    def ask(**more: Any):
+        return client.completions.create(
+            model="tiny",
+            prompt="log",
+            max_tokens=8,
+            temperature=0,
+            logprobs=3,
+            extra_body={"ignore_eos": True, "repetition_penalty": 1.0},
+            **more,
+        )
+
+    whole = ask().choices[0].logprobs
+    assert len(whole.tokens) == len(whole.token_logprobs) == len(whole.top_logprobs) == len(whole.text_offset) == 8
+    for token, logprob, top in zip(whole.tokens, whole.token_logprobs, whole.top_logprobs, strict=True):
+        assert len(top) == 3
+        assert top[token] == logprob == max(top.values()) <= 0
+    with ask(stream=True) as stream:
+        parts = [chunk.choices[0].logprobs for chunk in stream if chunk.choices and chunk.choices[0].logprobs]
+    assert [token for part in parts for token in part.tokens] == whole.tokens
+    assert [value for part in parts for value in part.token_logprobs] == pytest.approx(whole.token_logprobs, abs=1e-5)
+    assert [at for part in parts for at in part.text_offset] == whole.text_offset
+
+
+def test_log_probabilities_of_a_chat(client: Any):
+    def ask(**more: Any):
+        return client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "hello"}],
+            max_tokens=6,
+            temperature=0.7,
+            seed=3,
+            logprobs=True,
+            top_logprobs=2,
+            presence_penalty=0.5,
+            frequency_penalty=0.5,
+            logit_bias={"258": -100},
+            extra_body={"ignore_eos": True, "min_p": 0.01, "top_k": 100},
+            **more,
+        )
+
+    whole = ask().choices[0].logprobs.content
+    assert len(whole) == 6
+    assert all(len(entry.top_logprobs) == 2 and entry.logprob <= 0 for entry in whole)
+    assert all(bytes(entry.bytes).decode("utf-8", "replace") == entry.token for entry in whole)
+    with ask(stream=True) as stream:
+        parts = [chunk.choices[0].logprobs for chunk in stream if chunk.choices[0].logprobs]
+    streamed = [entry for part in parts for entry in part.content or []]
+    assert [entry.bytes for entry in streamed] == [entry.bytes for entry in whole]
+    assert [entry.logprob for entry in streamed] == pytest.approx([entry.logprob for entry in whole], abs=1e-5)
+
+
+def test_penalties_keep_tokens_from_coming_again(client: Any):
+    answer = client.completions.create(
+        model="tiny",
+        prompt="again and again",
+        max_tokens=60,
+        temperature=0,
+        frequency_penalty=2,
+        presence_penalty=2,
+        logprobs=0,
+        extra_body={"ignore_eos": True, "repetition_penalty": 100},
+    )
+    tokens = answer.choices[0].logprobs.tokens
+    assert len(set(tokens)) > 55
+
+
 @pytest.mark.model
 @pytest.mark.slow
 def test_the_real_model_knows_paris():

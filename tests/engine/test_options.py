@@ -39,6 +39,8 @@ def test_blocks_fill_the_asked_share_of_the_memory_beside_the_weights():
     assert derive_kv_blocks(options, weight_bytes=300, block_bytes=100) == 6
     assert derive_kv_blocks(ServeOptions(kv_blocks=7, device_memory=1000), 300, 100) == 7
     assert derive_kv_blocks(ServeOptions(), 300, 100) == 1024
+    assert derive_kv_blocks(ServeOptions(memory_utilization=0.5), 300, 100, own_memory=2000) == 7
+    assert derive_kv_blocks(options, 300, 100, own_memory=1 << 40) == 6, "what is asked for goes first"
     with pytest.raises(ConfigError, match="no KV block"):
         derive_kv_blocks(options, weight_bytes=850, block_bytes=100)
 
@@ -58,6 +60,10 @@ def test_blocks_fill_the_asked_share_of_the_memory_beside_the_weights():
         {"log_level": "loud"},
         {"prefix_index": "btree"},
         {"prefix_hash": "md5"},
+        {"device": "tpu"},
+        {"attention": "sparse"},
+        {"dtype": "float7"},
+        {"profile_every": -1},
     ],
 )
 def test_an_option_out_of_range_is_named(values: dict[str, object]):

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core import TokenOutput
-from engine.outputs import RequestStream, StopMatcher
+from engine.outputs import Piece, RequestStream, StopMatcher
 from engine.request import FinishReason, Request, SamplingParams
+from engine.runner.base import TokenLogprobs
 
 
 class CharDetokenizer:
@@ -35,9 +36,10 @@ def make_stream(stop: tuple[str, ...] = ()) -> tuple[RequestStream, FakeEngine]:
     return RequestStream(engine, request, CharDetokenizer()), engine  # type: ignore[arg-type]
 
 
-def feed(stream: RequestStream, text: str, reason: FinishReason | None = None) -> None:
+def feed(stream: RequestStream, text: str, reason: FinishReason | None = None, logprob: float | None = None) -> None:
+    reported = None if logprob is None else TokenLogprobs(logprob, [], [])
     for index, char in enumerate(text):
-        stream.sink(TokenOutput(stream.request, ord(char), reason if index == len(text) - 1 else None))
+        stream.sink(TokenOutput(stream.request, ord(char), reason if index == len(text) - 1 else None, reported))
 
 
 @pytest.mark.parametrize(
@@ -124,10 +126,10 @@ def test_a_slow_reader_gets_what_gathered_in_one_piece():
     async def main() -> None:
         stream, _ = make_stream()
         feed(stream, "abc")
-        texts = stream.texts()
-        assert await anext(texts) == "abc"
+        pieces = stream.pieces()
+        assert await anext(pieces) == ("abc", [])
         feed(stream, "de", FinishReason.LENGTH)
-        assert [text async for text in texts] == ["de"]
+        assert [piece.text async for piece in pieces] == ["de"]
 
     asyncio.run(main())
 
@@ -138,5 +140,61 @@ def test_closing_an_open_stream_aborts_it_once():
         stream.close()
         stream.close()
         assert engine.aborted == [("r", FinishReason.ABORT)]
+
+    asyncio.run(main())
+
+
+def tokens_of(piece: Piece) -> list[tuple[str, int]]:
+    return [(chr(token.token_id), token.text_offset) for token in piece.tokens]
+
+
+def test_tokens_come_with_the_text_they_begin():
+    """Half a character (token 0) has no text yet: it goes with the text that follows it."""
+
+    async def main() -> None:
+        stream, _ = make_stream()
+        pieces = stream.pieces()
+        feed(stream, "ab\0", logprob=-1.0)
+        piece = await anext(pieces)
+        assert (piece.text, tokens_of(piece)) == ("ab", [("a", 0), ("b", 1)])
+        feed(stream, "c", FinishReason.LENGTH, logprob=-1.0)
+        piece = await anext(pieces)
+        assert (piece.text, tokens_of(piece)) == ("c", [("\0", 2), ("c", 2)])
+
+    asyncio.run(main())
+
+
+def test_tokens_that_a_stop_string_may_cut_off_wait_for_their_text():
+    async def main() -> None:
+        stream, _ = make_stream(("END",))
+        pieces = stream.pieces()
+        feed(stream, "one EN", logprob=-1.0)
+        first = await anext(pieces)
+        assert (first.text, [char for char, _ in tokens_of(first)]) == ("one ", list("one "))
+        feed(stream, "X EN", logprob=-1.0)
+        second = await anext(pieces)
+        assert (second.text, tokens_of(second)[0]) == ("ENX ", ("E", 4))
+        feed(stream, "D more", logprob=-1.0)
+        assert [piece async for piece in pieces] == []
+
+    asyncio.run(main())
+
+
+def test_tokens_without_text_come_out_at_the_end():
+    async def main() -> None:
+        stream, _ = make_stream()
+        feed(stream, "a\0", FinishReason.LENGTH, logprob=-1.0)
+        (piece,) = [piece async for piece in stream.pieces()]
+        assert (piece.text, tokens_of(piece)) == ("a", [("a", 0), ("\0", 1)])
+
+    asyncio.run(main())
+
+
+def test_the_eos_token_has_no_log_probability():
+    async def main() -> None:
+        stream, _ = make_stream()
+        feed(stream, "a#", FinishReason.STOP, logprob=-1.0)
+        (piece,) = [piece async for piece in stream.pieces()]
+        assert (piece.text, tokens_of(piece)) == ("a", [("a", 0)])
 
     asyncio.run(main())

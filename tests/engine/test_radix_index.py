@@ -292,6 +292,19 @@ def test_a_fork_goes_on_by_itself():
     assert index.is_current(twin)
 
 
+def test_a_fork_of_a_memo_that_is_behind_claims_no_more_than_it_knows():
+    """With the cache off nothing extends the source's memo; the twin's blocks are offered once it is on again."""
+    index = make_index(2)
+    key = index.start("tenant")
+    twin = index.fork(key, 2)
+    assert len(twin) == 0
+    index.extend(twin, tokens_of("abcdxy"))
+    assert len(twin) == 3
+    assert index.insert(twin, [4, 5, 6], 0, 3) == [4, 5, 6]
+    assert index.match(twin) == [4, 5, 6]
+    assert len(index.identities(twin)) == 3
+
+
 def test_an_empty_namespace_is_not_kept():
     index = make_index()
     index.insert_sequence([1, 2], [0, 1], "tenant")

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.request import SamplingParams
 from engine.server.errors import ApiError
 from engine.server.schemas import ChatBody, CompletionBody, decode_body
 
@@ -46,10 +47,20 @@ def chat(**fields: Any) -> ChatBody:
         ("best_of", 2),
         ("echo", True),
         ("suffix", "x"),
-        ("logprobs", 0),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -0.5),
-        ("logit_bias", {"1": 5}),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("logprobs", True),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", "1"),
+        ("frequency_penalty", -2.5),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 1e9),
+        ("min_p", 1.1),
+        ("min_p", -0.1),
+        ("top_k", -2),
+        ("logit_bias", {"1": 101}),
+        ("logit_bias", {"1": None}),
+        ("logit_bias", [1]),
         ("unheard_of", 1),
     ],
 )
@@ -66,8 +77,9 @@ def test_a_completion_field_is_refused_by_name(field: str, value: Any):
         ("messages", [{"role": "user"}]),
         ("messages", [{"role": "tool", "content": "x"}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
-        ("logprobs", True),
-        ("top_logprobs", 3),
+        ("logprobs", 1),
+        ("top_logprobs", 21),
+        ("top_logprobs", -1),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("functions", [{}]),
@@ -89,6 +101,81 @@ def test_a_chat_field_is_refused_by_name(field: str, value: Any):
 def test_fields_that_ask_for_nothing_are_accepted():
     completion(n=1, best_of=1, echo=False, suffix=None, logprobs=None, presence_penalty=0, logit_bias={}, user="me")
     chat(n=1, logprobs=False, tools=[], tool_choice="auto", response_format={"type": "text"}, metadata={"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "bounds"),
+    [
+        ("presence_penalty", 3, ">= -2 and <= 2"),
+        ("repetition_penalty", 0, ">= 0.01 and <= 100"),
+        ("min_p", 2, ">= 0 and <= 1"),
+        ("top_p", 0, "> 0 and <= 1"),
+        ("logprobs", 21, ">= 0 and <= 20"),
+        ("top_k", -2, ">= -1"),
+    ],
+)
+def test_a_refusal_says_both_bounds(field: str, value: float, bounds: str):
+    with pytest.raises(ApiError) as caught:
+        completion(**{field: value})
+    assert f"({field} must be {bounds})" in caught.value.message
+
+
+def test_what_is_not_asked_for_is_off():
+    assert completion().sampling_params(5, 259) == SamplingParams(max_tokens=5, temperature=1.0)
+    assert chat().sampling_params(5, 259) == SamplingParams(max_tokens=5, temperature=1.0)
+
+
+def test_options_reach_the_sampler():
+    body = completion(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=-1,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        presence_penalty=-2,
+        frequency_penalty=2,
+        logit_bias={"258": -100, "0": 1.5},
+        logprobs=0,
+        seed=3,
+        stop="x",
+        ignore_eos=True,
+    )
+    assert body.sampling_params(7, 259) == SamplingParams(
+        max_tokens=7,
+        temperature=0.5,
+        top_p=0.9,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        presence_penalty=-2.0,
+        frequency_penalty=2.0,
+        logit_bias=((258, -100.0), (0, 1.5)),
+        logprobs=0,
+        seed=3,
+        stop=("x",),
+        ignore_eos=True,
+    )
+
+
+@pytest.mark.parametrize("name", ["259", "-1", "01", "1.0", "x", "", "\u0661", "9" * 5000])
+def test_bias_names_tokens_of_the_vocabulary(name: str):
+    with pytest.raises(ApiError, match="token ids are 0 to 258") as caught:
+        completion(logit_bias={name: 1}).sampling_params(1, 259)
+    assert caught.value.param == "logit_bias"
+
+
+def test_bias_is_bounded_in_number():
+    with pytest.raises(ApiError, match="301 tokens, at most 300"):
+        completion(logit_bias={str(index): 1 for index in range(301)}).sampling_params(1, 1000)
+
+
+def test_log_probabilities_of_a_chat():
+    assert chat().num_logprobs() is None
+    assert chat(logprobs=False, top_logprobs=0).num_logprobs() is None
+    assert chat(logprobs=True).num_logprobs() == 0
+    assert chat(logprobs=True, top_logprobs=20).num_logprobs() == 20
+    with pytest.raises(ApiError, match="needs logprobs") as caught:
+        chat(top_logprobs=2).num_logprobs()
+    assert caught.value.param == "top_logprobs"
 
 
 def test_an_answer_can_be_sent_back_as_history():

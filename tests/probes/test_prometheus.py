@@ -49,6 +49,7 @@ def busy_collector() -> EngineCollector:
         max_sequences=64,
         memory_bytes={"total": 4, "reserved": 3, "weights": 1, "kv_pool": 2},
         bandwidth_bytes_per_second=1e9,
+        flops_per_second=2e9,
         start_unix=1.0,
         info={"version": "1", "model": 'quo"ted'},
         reuse=ReuseSnapshot(
@@ -143,3 +144,14 @@ def test_without_reuse_there_is_no_working_set():
     unused = replace(collector._snapshot(), reuse=replace(reuse, working_set_blocks=None))
     collector._snapshot = lambda: unused
     assert "\nstallscope_kv_working_set_blocks" not in exposition(collector).decode()
+
+
+def test_an_unmeasured_ceiling_is_absent_not_zero():
+    collector = busy_collector()
+    snapshot = collector._snapshot()
+    values = {name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__}
+    collector._snapshot = lambda: EngineSnapshot(
+        **(values | {"bandwidth_bytes_per_second": None, "flops_per_second": None})
+    )
+    lines = [line for line in exposition(collector).decode().splitlines() if not line.startswith("#")]
+    assert not any("bandwidth" in line or "flops" in line for line in lines)

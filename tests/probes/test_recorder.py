@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from probes.recorder import DecodeFloor, RingRecorder
-from probes.records import StepKind
+from probes.records import DeviceTime, StepKind
 from tests.probes.records import make_record
 
 
@@ -130,3 +130,21 @@ def test_a_fault_of_the_probe_is_counted_and_not_raised():
 def test_a_ring_needs_room():
     with pytest.raises(ValueError, match="0"):
         RingRecorder(0)
+
+
+def test_a_device_time_fills_in_its_record_and_counts_under_its_kind():
+    recorder = filled(3)
+    recorder.on_device_time(1, DeviceTime(gemm=5, other=2))
+    assert [record.device_ns for record in recorder.steps_since(0).records] == [None, DeviceTime(gemm=5, other=2), None]
+    assert sum(recorder.counters.device_ns[StepKind.DECODE]) == 7
+    assert recorder.counters.lost_device_times == 0
+
+
+def test_a_device_time_that_comes_never_or_too_late_is_lost_and_counted():
+    recorder = filled(20)
+    before = recorder.steps_since(0)
+    recorder.on_device_time(11, DeviceTime(gemm=5))  # overwritten: the ring holds the last 8
+    recorder.on_device_time(15, None)
+    recorder.on_device_time(30, DeviceTime(gemm=5))
+    assert recorder.counters.lost_device_times == 3
+    assert recorder.steps_since(0) == before

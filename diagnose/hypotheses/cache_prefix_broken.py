@@ -1,0 +1,92 @@
+from diagnose.case import Case, Window
+from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.units import percent
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
+
+
+class CachePrefixBroken(Hypothesis):
+    """Prompts that should share a prefix do not: the cache is asked and finds nothing, without having lost anything.
+
+    Symptom: the hit rate fell, time to first token rose, and nothing was evicted.
+    Mechanism: something near the start of the prompt changes per request (a timestamp, an id, another order of tools), or the
+    identity changed (tenant salt, adapter, template, restart).
+    Refuted when: the hit rate holds against the baseline, or the cache never was of use here.
+    Supported when: it fell to less than half of the baseline's while prompts are as long and nothing was evicted.
+    Proves nothing: a low hit rate; a rising one (absolute uncached tokens count).
+    Measure next: the first tokens of prompts before and after; evictions in between.
+    Fix and its trade: keep the shared part first and byte-identical; per-request data last.
+    """
+
+    name = "cache_prefix_broken"
+
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        if case.signals.info.get("prefix_cache") == "false":
+            argument.say(Stance.CONTEXT, "the prefix cache is off", source="engine_info")
+            return argument.conclude(Verdict.NOT_APPLICABLE)
+        minimum = case.policy.min_prefix_tokens
+        now, before = (
+            _hit_rate(case.incident, minimum),
+            None if case.baseline is None else _hit_rate(case.baseline, minimum),
+        )
+        if now is None:
+            if case.signals.delta("prefix_query_tokens") is not None:
+                argument.say(Stance.AGAINST, f"fewer than {minimum} prompt tokens were looked up in the window")
+                return argument.conclude(Verdict.REFUTED)
+            argument.lacks(
+                "prompt tokens looked up and found", "a broken prefix is asked for and not found", command_live(case)
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        source = case.signals.counters["prefix_hit_tokens"].source
+        if before is None:
+            argument.say(
+                Stance.CONTEXT,
+                f"{percent(now)} of the prompt tokens were found",
+                value=now,
+                unit="share",
+                source=source,
+            )
+            argument.lacks(
+                "a baseline with as many prompts",
+                "whether prompts should share a prefix, only an earlier hit rate or their author can say",
+                f"stallscope record {case.address} --for 60s -o baseline.rec   # in a good hour",
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        useful, fell = before >= case.policy.cache_was_useful, now < case.policy.cache_broke_ratio * before
+        argument.say(
+            Stance.FOR if useful and fell else Stance.AGAINST,
+            f"{percent(now)} of the prompt tokens were found, {percent(before)} in the baseline",
+            value=now,
+            unit="share",
+            compared_with=f"baseline {percent(before)}",
+            source=source,
+        )
+        if not useful or not fell:
+            return argument.conclude(Verdict.REFUTED)
+        evictions = case.signals.delta("evictions")
+        if evictions is None:
+            argument.lacks(
+                "evictions", "content that was lost and content that differs look the same", command_live(case)
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        argument.say(
+            Stance.AGAINST if evictions else Stance.FOR,
+            f"{evictions:.0f} cached blocks were evicted in the window",
+            value=evictions,
+            unit="blocks",
+            source=case.signals.counters["evictions"].source,
+        )
+        if evictions == 0:
+            return argument.conclude(Verdict.SUPPORTED)
+        argument.lacks(
+            "whether what was evicted is asked for again",
+            "then the cache is too small, and no prefix is broken",
+            command_live(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
+
+
+def _hit_rate(window: Window, minimum: int) -> float | None:
+    queries, hits = window.signals.delta("prefix_query_tokens"), window.signals.delta("prefix_hit_tokens")
+    if queries is None or hits is None or queries < minimum:
+        return None
+    return hits / queries

@@ -1,0 +1,69 @@
+from diagnose.case import Case
+from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.units import seconds
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
+
+
+class EngineHung(Hypothesis):
+    """The server answers and holds work, and no step advances. Healthy is not serving.
+
+    Symptom: requests hang without an error; health checks and scrapes are green.
+    Mechanism: the engine loop waits for something that does not come: a dead worker, a collective, a deadlock, a stuck kernel.
+    Refuted when: any token was computed in the window, or no work is present.
+    Supported when: work is present at every scrape of a window longer than any sane step, and no token was computed.
+    Proves nothing: gauges that read busy (they may be stale); a health check that answers.
+    Measure next: the stacks of the engine's threads; its log; the device's activity.
+    Fix and its trade: take it out of rotation, keep the stacks, restart (running requests are lost).
+    """
+
+    name = "engine_hung"
+
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        worked, running, waiting = (
+            case.signals.worked,
+            case.signals.gauges.get("running"),
+            case.signals.gauges.get("waiting"),
+        )
+        if worked is None or running is None:
+            argument.lacks(
+                "token counters and running requests",
+                "a hang is work without progress",
+                command_live(case, "--window 60s"),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        if worked:
+            argument.say(Stance.AGAINST, "tokens were computed in the window: steps advance", source=self._source(case))
+            return argument.conclude(Verdict.REFUTED)
+        held = min(running.values) + (min(waiting.values) if waiting is not None else 0)
+        if held == 0:
+            argument.say(Stance.AGAINST, "no work was present at some scrape, and none was done", source=running.source)
+            return argument.conclude(Verdict.REFUTED)
+        length = case.signals.length_seconds
+        argument.say(
+            Stance.FOR,
+            f"at least {held:.0f} requests were inside at every scrape, and no token was computed"
+            + (f" for {seconds(length)}" if length else ""),
+            value=held,
+            unit="requests",
+            source=running.source,
+            samples=len(running.values),
+        )
+        if min(running.values) > 0 and length is not None and length >= case.policy.hung_seconds:
+            return argument.conclude(Verdict.SUPPORTED)
+        if min(running.values) == 0:
+            argument.lacks(
+                "the stacks of the engine's threads",
+                "with nothing running, a loop that hangs and a head of line that cannot be admitted look the same",
+                f"curl -s {case.address}/metrics | grep requests_waiting   # then py-spy dump --pid PID",
+            )
+        else:
+            argument.lacks(
+                f"a window of at least {case.policy.hung_seconds:.0f} s",
+                "one very long step looks the same for a while",
+                command_live(case, "--window 60s"),
+            )
+        return argument.conclude(Verdict.UNDETERMINED)
+
+    def _source(self, case: Case) -> str:
+        counter = case.signals.counters.get("tokens_decode")
+        return counter.source if counter is not None else ""

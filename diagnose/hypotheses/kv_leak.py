@@ -1,0 +1,79 @@
+from diagnose.case import Case
+from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
+
+
+class KvLeak(Hypothesis):
+    """Blocks are held with no owner: occupancy does not return when the server is idle.
+
+    Symptom: active blocks creep up over hours; the pool is short under a load it used to carry.
+    Mechanism: an aborted or failed request, or a stranded transfer, kept its references.
+    Refuted when: with no request inside, no block is active.
+    Supported when: with no request inside at consecutive scrapes, blocks stay active.
+    Proves nothing: occupancy that grows while requests generate (that is what KV does); cached blocks at idle.
+    Measure next: the block buckets at an idle moment; blocks held per live request.
+    Fix and its trade: restart returns the blocks (running requests are lost); then the path that keeps them.
+    """
+
+    name = "kv_leak"
+    causes_latency = False
+
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        signals = case.signals
+        active, running, waiting = (signals.gauges.get(name) for name in ("blocks_active", "running", "waiting"))
+        if active is None or running is None:
+            argument.lacks(
+                "active blocks and running requests", "a leak is blocks without requests", command_live(case)
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        waits = waiting.values if waiting is not None else (0.0,) * len(running.values)
+        idle = [a for a, r, w in zip(active.values, running.values, waits, strict=False) if r == 0 and w == 0]
+        if not idle:
+            if (owned := _owned_share(case)) == 1.0:
+                argument.say(
+                    Stance.AGAINST,
+                    "in every plain decode step the active blocks fit the contexts of the running sequences",
+                    value=owned,
+                    unit="share",
+                    source=signals.steps_source,
+                    samples=len(case.analysis.decode_steps),
+                )
+                return argument.conclude(Verdict.REFUTED)
+            argument.lacks(
+                "the block buckets while no request is inside",
+                "under load every block has an owner; a leak shows when the owners are gone",
+                f"curl -s {case.address}/debug/census   # at an idle moment",
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        held = [blocks for blocks in idle if blocks > 0]
+        argument.say(
+            Stance.FOR if held else Stance.AGAINST,
+            f"{max(idle):.0f} blocks were active while no request was inside",
+            value=max(idle),
+            unit="blocks",
+            source=active.source,
+            samples=len(idle),
+        )
+        if not held:
+            return argument.conclude(Verdict.REFUTED)
+        if len(held) >= 2 and len(held) == len(idle):
+            return argument.conclude(Verdict.SUPPORTED)
+        argument.lacks(
+            "the buckets at a second idle scrape",
+            "a request that ends during a scrape looks the same once",
+            command_live(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
+
+
+def _owned_share(case: Case) -> float | None:
+    """Share of the plain decode steps, with nothing else inside, whose active blocks their contexts can fill.
+
+    Each sequence may leave its last block unfilled; shared prefixes only make the need smaller.
+    """
+    size = case.signals.number("block_size")
+    steps = [r for r in case.analysis.decode_steps if r.num_running == r.num_decode_seqs]
+    if not size or not steps:
+        return None
+    owned = [r.census.active <= r.decode_context_tokens / size + r.num_decode_seqs for r in steps]
+    return sum(owned) / len(owned)

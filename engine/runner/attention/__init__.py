@@ -1,0 +1,1 @@
+"""Attention backends of device runners: which ones there are, which one is used and why."""

@@ -1,0 +1,1 @@
+"""Triton kernels over paged KV. Importing a module of this package imports triton; nothing else in the engine does."""

@@ -1,0 +1,132 @@
+"""Rules about what keeps requests from being served: hangs, caps, stuck lines, storms, leaks, busy units, broken prefixes."""
+
+import pytest
+
+from diagnose.diagnosis import diagnose
+from probes.records import BlockCensus
+from tests.builders import Plan, make_signals, make_steps, watch
+from tests.diagnose import cases
+from tests.diagnose.cases import finding, look, texts, verdict
+
+
+def test_a_hung_engine_is_contained_with_its_stacks_kept():
+    diagnosis = look(cases.hung())
+    assert diagnosis.primary == "engine_hung"
+    assert diagnosis.decision.kind == "contain"
+    assert "py-spy dump" in " ".join(map(str, diagnosis.decision.steps))
+    assert not diagnosis.idle
+
+
+def test_a_short_window_without_a_step_is_open():
+    diagnosis = look(cases.hung(seconds=20))
+    assert verdict(diagnosis, "engine_hung") == "undetermined"
+    assert "a window of at least 30 s" in texts(diagnosis, "engine_hung")
+    assert diagnosis.exit_code == 3
+
+
+def test_nothing_running_is_not_called_hung_however_long():
+    """Running 0, waiting 1, pool free: the head of the line, or the loop. Stacks tell."""
+    diagnosis = look(cases.stuck_line(seconds=60))
+    assert verdict(diagnosis, "engine_hung") == "undetermined"
+    assert verdict(diagnosis, "admission_stall") == "supported"
+    assert diagnosis.primary == "admission_stall"
+    assert diagnosis.exit_code == 1
+
+
+def test_an_idle_engine_is_not_hung():
+    assert verdict(look(cases.hung(num_running=0)), "engine_hung") == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        ({}, "supported"),
+        ({"num_running": 63}, "refuted"),
+        ({"num_waiting": 0, "waiting_by_reason": {}}, "refuted"),
+        ({"census": cases.FULL}, "refuted"),
+        ({"waiting_by_reason": {"kv_blocks": 5}}, "refuted"),
+    ],
+)
+def test_a_cap_binds_when_running_sits_at_it_and_nothing_else_does(over, expected):
+    assert verdict(look(cases.capped(**over)), "sequence_cap") == expected
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        ({}, "supported"),
+        ({"num_running": 1}, "supported"),
+        ({"num_running": 2}, "refuted"),
+        ({"num_waiting": 0}, "refuted"),
+        ({"census": cases.FULL}, "refuted"),
+        ({"ttft": 1.0, "queue": 0.9}, "refuted"),
+    ],
+)
+def test_a_line_is_stuck_when_it_waits_beside_idleness(over, expected):
+    assert verdict(look(cases.stuck_line(**over)), "admission_stall") == expected
+
+
+@pytest.mark.parametrize(
+    ("preemptions", "finished", "recomputed", "expected"),
+    [
+        (0, 50, 0, "refuted"),
+        (2, 50, 60, "refuted"),
+        (20, 50, 60, "supported"),
+        (2, 50, 5000, "supported"),
+        (2, None, 60, "undetermined"),
+    ],
+)
+def test_a_storm_is_many_preemptions_or_much_recompute(preemptions, finished, recomputed, expected):
+    counters = {
+        "preemptions": preemptions,
+        "tokens_recompute": recomputed,
+        "tokens_prefill": 10_000,
+        "tokens_decode": 9,
+    }
+    if finished is not None:
+        counters["requests_finished"] = finished
+    diagnosis = diagnose(cases.TARGET, make_signals(counters=counters), is_live=True)
+    assert verdict(diagnosis, "preemption_storm") == expected
+
+
+def test_a_leak_needs_every_idle_scrape():
+    assert verdict(look(cases.leaked()), "kv_leak") == "supported"
+    assert verdict(look(cases.leaked(census=BlockCensus(0, 60, 40))), "kv_leak") == "refuted"
+
+
+def test_occupancy_under_load_is_no_leak_and_unowned_blocks_are_left_open():
+    assert verdict(look(cases.quiet()), "kv_leak") == "refuted"
+    more_than_owned = look(watch(make_steps(300, lambda _: Plan(2, 100), census=BlockCensus(90, 0, 10))))
+    assert verdict(more_than_owned, "kv_leak") == "undetermined"
+    assert "while no request is inside" in texts(more_than_owned, "kv_leak")
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "queue", "expected"),
+    [(70e9, 0.5, "supported"), (70e9, 0.001, "refuted"), (1e12, 0.5, "refuted"), (110e9, 0.5, "undetermined")],
+)
+def test_units_are_the_limit_near_the_measured_ceiling_with_a_queue(ceiling, queue, expected):
+    assert verdict(cases.saturated_units(ceiling, queue), "compute_saturation") == expected
+
+
+def test_without_a_ceiling_busy_units_are_open():
+    diagnosis = look(cases.interference())
+    assert verdict(diagnosis, "compute_saturation") == "undetermined"
+    assert "matrix throughput" in texts(diagnosis, "compute_saturation")
+
+
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        ({"hits": 1000, "before": 6000}, "supported"),
+        ({"hits": 5000, "before": 6000}, "refuted"),
+        ({"hits": 100, "before": 1000}, "refuted"),
+        ({"hits": 1000, "before": 6000, "evictions": 500}, "undetermined"),
+        ({"hits": 1000, "before": 6000, "evictions": None}, "undetermined"),
+        ({"hits": 1000, "before": None}, "undetermined"),
+        ({"hits": 0, "before": 0, "cache": "false"}, "not_applicable"),
+    ],
+)
+def test_a_prefix_is_broken_when_it_is_asked_for_and_nothing_was_lost(situation, expected):
+    diagnosis = cases.prefix(**situation)
+    assert finding(diagnosis, "cache_prefix_broken").verdict == expected

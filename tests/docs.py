@@ -1,0 +1,83 @@
+"""Renders the documents that the code is the source of: `python -m tests.docs`. A test fails while one of them is stale."""
+
+import inspect
+import re
+from pathlib import Path
+
+from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
+from diagnose.thresholds import thresholds
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+_MADE = "<!-- Rendered by `python -m tests.docs`; edit {source} instead. -->"
+HEADINGS = (
+    "Symptom",
+    "Mechanism",
+    "Refuted when",
+    "Supported when",
+    "Proves nothing",
+    "Measure next",
+    "Fix and its trade",
+)
+_PARAGRAPH = re.compile(rf"^({'|'.join(HEADINGS)}): ", re.MULTILINE)
+
+
+def thresholds_page() -> str:
+    rows = [
+        f"| `{t.name}` | {t.default:g} | {t.low:g} to {t.high:g}{', whole' if t.whole else ''} | {t.reason} |"
+        for t in thresholds()
+    ]
+    return "\n".join(
+        [
+            "# Thresholds",
+            "",
+            _MADE.format(source="diagnose/policy.py"),
+            "",
+            "Rules hold no numbers of their own. `stallscope explain --thresholds` prints this list; a file overrides it:",
+            "",
+            "    [thresholds]",
+            "    material_stall_share = 0.05",
+            "    min_p99_gaps = 500",
+            "",
+            "    stallscope diagnose incident.rec --policy strict.toml",
+            "",
+            "Unknown names, wrong types and values out of range are refused, and so are values that cross: a bound from which a "
+            "cause is supported",
+            "never lies below the one under which it is refuted. Every report says which thresholds were overridden.",
+            "",
+            "| threshold | value | range | reason |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def hypotheses_page() -> str:
+    lines = [
+        "# Hypotheses",
+        "",
+        _MADE.format(source="the docstrings in diagnose/hypotheses/"),
+        "",
+        "`stallscope explain NAME` prints one of these.",
+    ]
+    for hypothesis in HYPOTHESES:
+        summary, _, rest = (inspect.getdoc(type(hypothesis)) or "").partition("\n")
+        benign = " (benign)" if hypothesis.benign else ""
+        body = _PARAGRAPH.sub(r"\n**\1.** ", rest).strip()
+        lines += ["", f"## `{hypothesis.name}`{benign}", "", summary, "", body]
+    if NOT_CHECKED:
+        lines += ["", "## Without a rule in this version", "", ", ".join(f"`{name}`" for name in NOT_CHECKED) + "."]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"thresholds.md": thresholds_page, "hypotheses.md": hypotheses_page}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+        print(f"docs/{name}")
+
+
+if __name__ == "__main__":
+    main()
