@@ -12,7 +12,7 @@ from probes.snapshot import ReuseSnapshot
 
 GHOSTS_PER_BLOCK = 4
 MAX_GHOSTS = 1 << 17
-"""About 25 MB of digests. A larger pool has a shorter memory, in pools, not a larger one in bytes."""
+"""About 15 MB of identities and times. A larger pool has a shorter memory, in pools, not a larger one in bytes."""
 
 
 class BlockReuse:
@@ -31,7 +31,7 @@ class BlockReuse:
         self.working_set = WorkingSet(num_blocks, clock_ns)
         self._ghosts = GhostList(min(GHOSTS_PER_BLOCK * num_blocks, MAX_GHOSTS))
         self._clock_ns = clock_ns
-        self._identity_of = [b""] * num_blocks
+        self._identity_of = [0] * num_blocks
         self._cached_ns = [0] * num_blocks
 
     def snapshot(self) -> ReuseSnapshot:
@@ -46,7 +46,7 @@ class BlockReuse:
 
     # From the prefix binding.
 
-    def cached(self, block_ids: Sequence[int], identities: Sequence[bytes]) -> None:
+    def cached(self, block_ids: Sequence[int], identities: Sequence[int]) -> None:
         """The prefix index finds this content in these blocks from now on."""
         now_ns = self._clock_ns()
         identity_of, cached_ns = self._identity_of, self._cached_ns
@@ -54,10 +54,10 @@ class BlockReuse:
             identity_of[block_id] = identity
             cached_ns[block_id] = now_ns
         # It may have come back without having been asked for, as the output of another request.
-        self._ghosts.discard(identities)
+        self._ghosts.take(identities)
         self.working_set.forget(identities)
 
-    def missed(self, identities: Sequence[bytes], in_use: int) -> int:
+    def missed(self, identities: Sequence[int], in_use: int) -> int:
         """A request that starts did not find these; returns how many were here and were evicted: the ghost hits."""
         # The working set remembers further back than the ghost list.
         self.working_set.asked(identities, in_use)

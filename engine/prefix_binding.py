@@ -96,7 +96,7 @@ class PrefixBinding:
             self._adopt(request, self.index.match(key), first, full)
         request.num_hashed_blocks = full
 
-    def _note_cached(self, cached: list[int], block_ids: list[int], identities: Sequence[bytes], end: int) -> None:
+    def _note_cached(self, cached: list[int], block_ids: list[int], identities: Sequence[int], end: int) -> None:
         assert self._reuse is not None
         start = end - len(cached)
         if cached == block_ids[start:end]:  # mostly it is the newest ones

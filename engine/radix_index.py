@@ -20,7 +20,7 @@ from itertools import chain, islice
 
 from engine.config import check_bounds
 from engine.errors import InvariantViolation
-from engine.prefix_cache import TOKEN_BYTES, CacheScope, PartialBlock, length_prefixed, pack_tokens, siphash64_digest
+from engine.prefix_cache import TOKEN_BYTES, CacheScope, PartialBlock, pack_tokens
 
 Namespace = tuple[bytes, str]
 """Scope digest and salt, told apart by type and place: nothing is ever concatenated."""
@@ -70,7 +70,7 @@ class RadixKey:
         self.namespace = namespace
         self.num_blocks = 0
         self.tokens = bytearray()
-        self.identities: list[bytes] = []
+        self.identities: list[int] = []
         """Of the leading blocks for which they were asked."""
 
     def __len__(self) -> int:
@@ -183,22 +183,12 @@ class RadixIndex:
         key = self._key_of(tokens, salt)
         return self.insert(key, block_ids, 0, len(key))
 
-    def identities(self, key: RadixKey) -> Sequence[bytes]:
-        """One digest per full block of the key, the same for the same prefix; it outlives the cached content.
-
-        For statistics only, and made only when asked for: nothing is found by them.
-        """
-        known, width = key.identities, self._width
+    def identities(self, key: RadixKey) -> Sequence[int]:
+        known = key.identities
         if len(known) < key.num_blocks:
-            scope_digest, salt = key.namespace
-            root = length_prefixed(scope_digest, salt.encode("utf-8", "surrogatepass"))
-            (last,) = struct.unpack("<q", known[-1] if known else siphash64_digest(root))
-            chained: list[int] = []
-            for (block,) in struct.iter_unpack(f"{width}s", memoryview(key.tokens)[len(known) * width :]):
-                last = hash((last, block))
-                chained.append(last)
-            packed = struct.pack(f"<{len(chained)}q", *chained)
-            known += [digest for (digest,) in struct.iter_unpack("8s", packed)]
+            last = known[-1] if known else hash(key.namespace)
+            rest = memoryview(key.tokens)[len(known) * self._width :]
+            known += [last := hash((last, block)) for (block,) in struct.iter_unpack(f"{self._width}s", rest)]
         return known
 
     def fork(self, key: RadixKey, num_blocks: int) -> RadixKey:

@@ -265,7 +265,7 @@ def test_a_sequence_that_ran_when_the_scope_changed_is_not_indexed_any_more():
 def test_a_blocks_identity_is_that_of_its_prefix_and_namespace():
     index = make_index(2)
 
-    def identities(word: str, salt: str = "") -> list[bytes]:
+    def identities(word: str, salt: str = "") -> list[int]:
         key = index.start(salt)
         for at in range(0, len(word), 2):
             index.extend(key, tokens_of(word[at : at + 2]))

@@ -55,7 +55,7 @@ CASES = (
             Row("step_mixed", "both", "us/step"),
         ),
     ),
-    _one("radix_prepare", "radix: key of a 4096-token prompt from its ids", "us/1k tokens", ANY_SIZE),
+    _one("radix_prepare", "radix: key of a 4096-token prompt (ours: identities)", "us/1k tokens", ANY_SIZE),
     _one("radix_match_1", "radix: match 1024 tokens, 1 node", "us/1k tokens"),
     _one("radix_match_64", "radix: match 4096 tokens over 64 nodes", "us/1k tokens"),
     _one("radix_blocks_64", "radix: the same, and its block ids", "us/1k tokens"),

@@ -221,9 +221,10 @@ tree = lru_cache(maxsize=1)(Tree)
 
 
 def radix_prepare(size: int) -> Round:
+    """With the identities for the reuse statistics: the scheduler asks for them when it admits a prompt."""
     index = make_scheduler(prefix_index="radix").index
     tokens = prompt_tokens(0, PROMPT)
-    return repeated("radix_prepare", lambda: key_of(index, tokens), PROMPT / 1000)
+    return repeated("radix_prepare", lambda: index.identities(key_of(index, tokens)), PROMPT / 1000)
 
 
 def radix_match_1(size: int) -> Round:
@@ -264,7 +265,7 @@ def radix_insert(size: int) -> Round:
     def requests() -> Iterator[Request]:
         for number in count(NEW_TOKENS // SEQUENCE):
             request = make_request(f"new-{number}", prompt_tokens(number))
-            prefixes._key(request, SEQUENCE_BLOCKS)
+            scheduler.index.identities(prefixes._key(request, SEQUENCE_BLOCKS))
             request.block_ids = scheduler.pool.allocate(SEQUENCE_BLOCKS)
             request.num_computed_tokens = SEQUENCE
             yield request
