@@ -9,7 +9,6 @@ Every move is O(1) per block whatever the size of the pool. Eviction is metadata
 its bytes stay what they are until the new owner writes them.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from time import perf_counter_ns
@@ -18,8 +17,6 @@ from typing import Protocol
 from engine.config import check_bounds
 from engine.errors import InvariantViolation, OutOfBlocks
 from probes.records import BlockCensus
-
-EVICTION_AGES_KEPT = 1024
 
 
 class PoolObserver(Protocol):
@@ -64,8 +61,6 @@ class BlockPool:
         """Blocks handed out."""
         self.evictions = 0
         """Reclaimable blocks that were taken for something else; a reset is not an eviction."""
-        self.eviction_ages_ns: deque[int] = deque(maxlen=EVICTION_AGES_KEPT)
-        """How long the latest evicted blocks had been reclaimable; `evictions` tells a reader how many are new."""
         self._on_evict = on_evict
         self._observer = observer
         self._clock_ns = clock_ns
@@ -136,17 +131,19 @@ class BlockPool:
         ref_counts, cached = self._ref_counts, self._cached
         older, newer = self._older, self._newer
         revived: list[int] = []
-        for block_id in block_ids:
-            count = ref_counts[block_id]
-            if count == 0:
-                if not cached[block_id]:
-                    raise ValueError(f"block {block_id} is free: it has no content to share")
-                before, after = older[block_id], newer[block_id]
-                newer[before] = after
-                older[after] = before
-                self._num_reclaimable -= 1
-                revived.append(block_id)
-            ref_counts[block_id] = count + 1
+        try:
+            for block_id in block_ids:
+                count = ref_counts[block_id]
+                if count == 0:
+                    if not cached[block_id]:
+                        raise ValueError(f"block {block_id} is free: it has no content to share")
+                    before, after = older[block_id], newer[block_id]
+                    newer[before] = after
+                    older[after] = before
+                    revived.append(block_id)
+                ref_counts[block_id] = count + 1
+        finally:
+            self._num_reclaimable -= len(revived)
         if revived and self._observer is not None:
             released_ns = self._released_ns
             released = [released_ns[block_id] for block_id in revived]
@@ -159,27 +156,32 @@ class BlockPool:
         for eviction before its head: a head without its tail still serves shorter prefixes, a tail without its head
         serves nothing.
         """
-        ref_counts, cached = self._ref_counts, self._cached
-        older, newer, released_ns, end = self._older, self._newer, self._released_ns, self._end
-        now = self._clock_ns()
+        ref_counts, cached, free = self._ref_counts, self._cached, self._free
         reclaimable: list[int] = []
-        for block_id in reversed(block_ids):
-            count = ref_counts[block_id] - 1
-            if count < 0:
-                raise ValueError(f"block {block_id} was released more often than it was taken")
-            ref_counts[block_id] = count
-            if count == 0:
-                if cached[block_id]:
-                    newest = older[end]
-                    newer[newest] = older[end] = block_id
-                    older[block_id], newer[block_id] = newest, end
-                    released_ns[block_id] = now
-                    self._num_reclaimable += 1
-                    reclaimable.append(block_id)
-                else:
-                    self._free.append(block_id)
+        try:
+            for block_id in reversed(block_ids):
+                count = ref_counts[block_id] - 1
+                if count < 0:
+                    raise ValueError(f"block {block_id} was released more often than it was taken")
+                ref_counts[block_id] = count
+                if count == 0:
+                    (reclaimable if cached[block_id] else free).append(block_id)
+        finally:
+            self._line_up(reclaimable)
         if reclaimable and self._observer is not None:
             self._observer.reclaimable(reclaimable)
+
+    def _line_up(self, block_ids: list[int]) -> None:
+        """They come behind all that is reclaimable already, in this order."""
+        older, newer, released_ns, end = self._older, self._newer, self._released_ns, self._end
+        now = self._clock_ns()
+        newest = older[end]
+        for block_id in block_ids:
+            newer[newest], older[block_id] = block_id, newest
+            released_ns[block_id] = now
+            newest = block_id
+        newer[newest], older[end] = end, newest
+        self._num_reclaimable += len(block_ids)
 
     def mark_cached(self, block_ids: Iterable[int]) -> None:
         """Notes that the prefix index knows these active blocks, so that their content outlives their holders."""
@@ -198,14 +200,10 @@ class BlockPool:
         return len(dropped)
 
     def _evict(self, num_blocks: int) -> list[int]:
-        now = self._clock_ns()
         evicted = self._forget(num_blocks)
-        released_ns = self._released_ns
-        # No more than are kept: a large step evicts many.
-        self.eviction_ages_ns.extend([now - released_ns[block_id] for block_id in evicted[-EVICTION_AGES_KEPT:]])
         self.evictions += num_blocks
         if self._observer is not None:
-            self._observer.evicted(evicted, now)
+            self._observer.evicted(evicted, self._clock_ns())
         return evicted
 
     def _forget(self, num_blocks: int) -> list[int]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.block_pool import EVICTION_AGES_KEPT, BlockPool
+from engine.block_pool import BlockPool
 from engine.errors import ConfigError, InvariantViolation, OutOfBlocks
 from probes.records import BlockCensus
 from tests.requirements import covers
@@ -107,18 +107,6 @@ def test_dropping_reclaimable_blocks_is_not_an_eviction():
     assert pool.census() == BlockCensus(active=0, reclaimable=0, free=8)
     assert len(forgotten) == 5
     assert pool.evictions == 0
-    assert not pool.eviction_ages_ns
-
-
-def test_eviction_ages_run_from_release_to_eviction_and_are_bounded():
-    now = 0
-    pool = BlockPool(2000, 16, clock_ns=lambda: now)
-    cached_chain(pool, 2000)
-    now = 250
-    pool.allocate(2000)
-    assert set(pool.eviction_ages_ns) == {250}
-    assert len(pool.eviction_ages_ns) == EVICTION_AGES_KEPT
-    assert pool.evictions == 2000
 
 
 def test_misuse_is_an_error():
