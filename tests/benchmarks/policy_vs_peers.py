@@ -3,8 +3,9 @@
     python -m tests.benchmarks.policy_vs_peers --env vllm=.venv-peers/vllm --env sglang=.venv-peers/sglang ...
 
 Every subject is a process of its own, under its own interpreter. Rounds go round: ours, the first peer, the second, ...,
-ours again; so that a machine that is now fast and now slow is so for all alike. What is claimed are ratios, each taken
-within one round; the first round warms up and is dropped. Thread CPU time, no garbage collection while the clock runs.
+ours again, all on one core; so that a machine that is now fast and now slow is so for all alike. What is claimed are ratios,
+each taken within one round; the first round warms up and is dropped. Thread CPU time, no garbage collection while the clock
+runs.
 """
 
 import argparse
@@ -246,7 +247,7 @@ def as_json(lines: list[Line], subjects: list[Subject], rounds: int) -> dict[str
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--env", action="append", default=[], metavar="NAME=PATH", help="a peer's environment")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds counted, beside the one that warms up; at most 9")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds counted, beside the one that warms up; at most 9")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="the largest pool, in blocks")
     parser.add_argument("--only", default="", help="the cases whose name starts so")
     parser.add_argument("--json", type=Path, help="a file for the figures of every round")
@@ -260,6 +261,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     subjects = start_all(dict(one.split("=", 1) for one in options.env))
     chosen = [one for one in CASES if one.case.startswith(options.only)]
     lines: list[Line] = []

@@ -51,6 +51,7 @@ def admit_and_index(scheduler: Scheduler, request: Request) -> None:
     request.block_ids += pool.allocate(-(-request.num_tokens // BLOCK) - len(request.block_ids))
     request.num_computed_tokens = request.num_tokens
     prefixes.index_full_blocks(request)
+    prefixes.note_cached()
 
 
 def leave(scheduler: Scheduler, request: Request) -> None:
@@ -163,8 +164,11 @@ def admit(size: int) -> Round:
 
 def evict(row: str, statistics: bool) -> Case:
     def case(size: int) -> Round:
-        pool = full(size, statistics)[0].pool
+        scheduler = full(size, statistics)[0]
+        pool = scheduler.pool
         pool.allocate(pool.census().free)
+        if scheduler.reuse is not None:  # the ghost list is full, as it is in the long run
+            scheduler.reuse._ghosts.add(range(scheduler.reuse._ghosts.capacity), 0)
         return repeated(row, lambda: pool.allocate(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
 
     return case
@@ -270,7 +274,11 @@ def radix_insert(size: int) -> Round:
             request.num_computed_tokens = SEQUENCE
             yield request
 
-    actions = (partial(prefixes.index_full_blocks, request) for request in requests())
+    def action(request: Request) -> None:
+        prefixes.index_full_blocks(request)
+        prefixes.note_cached()
+
+    actions = (partial(action, request) for request in requests())
     return consuming("radix_insert", actions, SEQUENCE / 1000, repetitions=6)
 
 
