@@ -10,9 +10,9 @@ from probes.catalog import BLOCK_AGE_BOUNDS_NS
 from probes.locks import Histogram
 from probes.snapshot import ReuseSnapshot
 
-GHOSTS_PER_BLOCK = 4
-MAX_GHOSTS = 1 << 17
-"""About 15 MB of identities and times. A larger pool has a shorter memory, in pools, not a larger one in bytes."""
+GHOSTS_PER_BLOCK = 2
+MAX_GHOSTS = 1 << 16
+"""Of a generation, of which there are two: up to 15 MB. A larger pool has a shorter memory, in pools, not a larger one."""
 
 
 class BlockReuse:
@@ -64,7 +64,7 @@ class BlockReuse:
         evicted_ns = self._ghosts.take(identities)
         if evicted_ns:
             now_ns = self._clock_ns()
-            _observe_runs(self.ghost_age, [now_ns - evicted for evicted in evicted_ns])
+            _observe_ages(self.ghost_age, evicted_ns, now_ns)
         return len(evicted_ns)
 
     # From the pool.
@@ -74,13 +74,13 @@ class BlockReuse:
         self.working_set.used([identity_of[block_id] for block_id in block_ids])
 
     def revived(self, block_ids: Sequence[int], released_ns: Sequence[int], now_ns: int, in_use: int) -> None:
-        _observe_runs(self.reuse, [now_ns - released for released in released_ns])
+        _observe_ages(self.reuse, released_ns, now_ns)
         identity_of = self._identity_of
         self.working_set.asked([identity_of[block_id] for block_id in block_ids], in_use)
 
     def evicted(self, block_ids: Sequence[int], now_ns: int) -> None:
         cached_ns, identity_of = self._cached_ns, self._identity_of
-        _observe_runs(self.residency, [now_ns - cached_ns[block_id] for block_id in block_ids])
+        _observe_ages(self.residency, [cached_ns[block_id] for block_id in block_ids], now_ns)
         self._ghosts.add([identity_of[block_id] for block_id in block_ids], now_ns)
 
     def dropped(self) -> None:
@@ -88,10 +88,10 @@ class BlockReuse:
         self.working_set.clear()
 
 
-def _observe_runs(histogram: Histogram, values_ns: Sequence[int]) -> None:
+def _observe_ages(histogram: Histogram, since_ns: Sequence[int], now_ns: int) -> None:
     """Blocks of one chain mostly share their stamps, and equal neighbours cost one observation."""
-    if values_ns.count(values_ns[0]) == len(values_ns):
-        histogram.observe(values_ns[0], len(values_ns))
+    if since_ns.count(since_ns[0]) == len(since_ns):
+        histogram.observe(now_ns - since_ns[0], len(since_ns))
         return
-    for value_ns, run in groupby(values_ns):
-        histogram.observe(value_ns, len(list(run)))
+    for since, run in groupby(since_ns):
+        histogram.observe(now_ns - since, len(list(run)))
