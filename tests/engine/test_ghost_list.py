@@ -41,7 +41,7 @@ def test_a_generation_is_remembered_for_sure_and_two_at_most(size: int, events: 
         else:
             new = [one for one in identities if one not in known]
             ghosts.add(new, now_ns)
-            evictions = [(one, now_ns) for one in reversed(new)] + evictions
+            evictions = [*((one, now_ns) for one in reversed(new)), *evictions]
         assert sum(one is not None for one in evictions[:size]) <= len(ghosts) <= 2 * size
 
 
