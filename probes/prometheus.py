@@ -1,5 +1,6 @@
 """Prometheus exposition of an engine: one collector over counters, lock sites and a snapshot, read at scrape time."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -7,6 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from probes.catalog import METRICS, MetricKind
+from probes.gpu import GpuReading, gpu_numbers
+from probes.gpu_monitor import GpuMonitor
 from probes.locks import Histogram, TimedLock
 from probes.recorder import RingRecorder
 from probes.records import OpClass
@@ -20,10 +23,17 @@ Labels = tuple[str, ...]
 class EngineCollector(Collector):
     """Every series of `probes.catalog.METRICS`, and no other."""
 
-    def __init__(self, recorder: RingRecorder, lock: TimedLock, snapshot: Callable[[], EngineSnapshot]) -> None:
+    def __init__(
+        self,
+        recorder: RingRecorder,
+        lock: TimedLock,
+        snapshot: Callable[[], EngineSnapshot],
+        gpu: GpuMonitor | None = None,
+    ) -> None:
         self._recorder = recorder
         self._lock = lock
         self._snapshot = snapshot
+        self._gpu = gpu
 
     def collect(self) -> Iterable[Metric]:
         state = self._snapshot()
@@ -61,7 +71,9 @@ class EngineCollector(Collector):
         }
 
     def _numbers(self, state: EngineSnapshot) -> dict[str, dict[Labels, float]]:
-        counters = self._recorder.counters
+        counters, sites = self._recorder.counters, self._lock.sites.values()
+        gpus = GpuReading(()) if self._gpu is None else self._gpu.latest()
+        gpu_errors = 0 if self._gpu is None else self._gpu.probe_errors
         working_set = None if state.reuse is None else state.reuse.working_set_blocks
         return {
             "step_device_seconds_total": {
@@ -71,6 +83,10 @@ class EngineCollector(Collector):
             },
             "tokens_total": {(p,): counters.tokens[p] for p in ("prefill", "decode", "recompute", "cached")},
             "stall_seconds_total": {key: ns / 1e9 for key, ns in list(counters.stall_ns.items())},
+            "scheduler_lock_contended_total": {(site.name,): site.contended for site in sites},
+            "scheduler_lock_blocked_seconds_total": {
+                (site.name, holder): ns / 1e9 for site in sites for holder, ns in list(site.blocked_ns.items())
+            },
             "kv_blocks": _by_label(state.census._asdict()),
             "kv_evictions_total": {(): counters.evictions},
             "kv_ghost_hits_total": {(): counters.ghost_hits},
@@ -87,7 +103,7 @@ class EngineCollector(Collector):
             "preemptions_total": {(): counters.preemptions},
             "deferrals_total": _by_label(counters.deferrals),
             "failures_total": _by_label(counters.failures),
-            "probe_errors_total": {(): counters.probe_errors},
+            "probe_errors_total": {(): counters.probe_errors + self._lock.probe_errors + gpu_errors},
             "device_memory_bytes": _by_label(state.memory_bytes),
             "step_device_times_lost_total": {(): counters.lost_device_times},
             "device_bandwidth_bytes_per_second": _if_known(state.bandwidth_bytes_per_second),
@@ -96,6 +112,7 @@ class EngineCollector(Collector):
             "max_sequences": {(): state.max_sequences},
             "process_start_time_seconds": {(): state.start_unix},
             "engine_info": {tuple(state.info.values()): 1},
+            **gpu_numbers(gpus, os.getpid()),
         }
 
 

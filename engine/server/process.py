@@ -29,7 +29,7 @@ from engine.scheduler import Scheduler
 from engine.server.app import build_app
 from engine.server.codec import ModelCodec
 from engine.server.context import ServerContext
-from engine.server.devices import make_runner, resolve_device, resolve_dtype
+from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
 from probes.locks import TimedLock
 from probes.prometheus import EngineCollector
@@ -106,11 +106,13 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         info=_info(name, version, runner, config, engine_id),
     )
     engine = EngineThread(core, lock, recorder, facts)
+    gpu = watch_gpu(device)
     return ServerContext(
         engine=engine,
         codec=ModelCodec(model),
         recorder=recorder,
-        collector=EngineCollector(recorder, lock, engine.snapshot),
+        collector=EngineCollector(recorder, lock, engine.snapshot, gpu),
+        gpu=gpu,
         model_name=name,
         model_aliases=frozenset({name, model.name, options.model}),
         max_model_len=max_model_len,

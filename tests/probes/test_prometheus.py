@@ -1,12 +1,16 @@
 """The exposition holds the series of the catalog, every one of them and no other."""
 
+import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from probes.catalog import BLOCK_AGE_BOUNDS_NS, METRICS, PREFIX, Metric, MetricKind
-from probes.locks import Histogram, TimedLock
+from probes.gpu import GpuReading, GpuSample, GpuState
+from probes.gpu_monitor import GpuMonitor
+from probes.locks import NOBODY, Histogram, TimedLock
 from probes.prometheus import EngineCollector, exposition
 from probes.recorder import RequestTrace, RingRecorder
 from probes.records import BlockCensus, DeviceTime, StepKind
@@ -22,11 +26,36 @@ def ages(seconds: int) -> Histogram:
     return histogram
 
 
+class FixedMonitor(GpuMonitor):
+    """Says `reading` for ever."""
+
+    def __init__(self, reading: GpuReading) -> None:
+        self.reading = reading
+        self.probe_errors = 0
+
+    def latest(self) -> GpuReading:
+        return self.reading
+
+
+def whole_gpu() -> GpuSample:
+    """Every figure is 1, except what is no number."""
+    numbers: dict[str, Any] = {
+        name: 1 for name, field in GpuSample.__dataclass_fields__.items() if "None" in str(field.type)
+    }
+    return GpuSample(**{**numbers, "process_memory_bytes": {os.getpid(): 1}, "throttle": frozenset()}, **IDENTITY)
+
+
+IDENTITY: dict[str, Any] = {"index": 0, "uuid": "GPU-a", "name": "Fake"}
+
+
 def busy_collector() -> EngineCollector:
     """An engine in which everything has happened once, so that every series exists."""
     recorder, lock = RingRecorder(), TimedLock()
-    with lock.site("schedule"):
+    site = lock.site("schedule")
+    with site:
         pass
+    site.contended += 1
+    site.blocked_ns[NOBODY] += 500_000_000
     recorder.on_step(make_record(0, num_regular_gaps=1, device_ns=DeviceTime(1), late_gaps_ns=(1,)))
     recorder.on_step(
         make_record(
@@ -61,7 +90,7 @@ def busy_collector() -> EngineCollector:
             working_set_window_seconds=300.0,
         ),
     )
-    return EngineCollector(recorder, lock, lambda: snapshot)
+    return EngineCollector(recorder, lock, lambda: snapshot, FixedMonitor(GpuReading((whole_gpu(),))))
 
 
 def expected_series(metric: Metric) -> set[str]:
@@ -96,6 +125,36 @@ def test_values_are_in_base_units():
     assert samples[PREFIX + "kv_block_residency_seconds_sum", ()] == 7200
     assert samples[PREFIX + "kv_working_set_blocks", ()] == 1450
     assert samples[PREFIX + "kv_ghost_hits_total", ()] == 7
+    assert samples[PREFIX + "scheduler_lock_contended_total", ("schedule",)] == 1
+    assert samples[PREFIX + "scheduler_lock_blocked_seconds_total", ("nobody", "schedule")] == 0.5
+    assert samples[PREFIX + "gpu_memory_bytes", ("0", "this_process", "GPU-a")] == 1
+    assert samples[PREFIX + "gpu_throttled_seconds_total", ("0", "thermal", "GPU-a")] == 1e-9
+    assert samples[PREFIX + "gpu_lost", ("0", "GPU-a")] == 0
+
+
+def test_faults_of_every_probe_are_shown():
+    collector = busy_collector()
+    collector._recorder.counters.probe_errors = 1
+    collector._lock.probe_errors = 10
+    assert collector._gpu is not None
+    collector._gpu.probe_errors = 100
+    assert "stallscope_probe_errors_total 111.0" in exposition(collector).decode()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shown"),
+    [
+        (None, set()),
+        (FixedMonitor(GpuReading((), "no NVIDIA driver")), set()),
+        (FixedMonitor(GpuReading((GpuSample(state=GpuState.LOST, **IDENTITY),))), {"gpu_lost"}),
+    ],
+)
+def test_a_gpu_that_says_nothing_has_no_figures(gpu, shown):
+    collector = busy_collector()
+    collector._gpu = gpu
+    lines = [line for line in exposition(collector).decode().splitlines() if line.startswith(PREFIX + "gpu_")]
+    assert {line.partition("{")[0].removeprefix(PREFIX) for line in lines} == shown
+    assert not shown or lines == ['stallscope_gpu_lost{gpu="0",uuid="GPU-a"} 1.0']
 
 
 def test_histograms_have_the_bounds_of_the_catalog():
