@@ -158,6 +158,7 @@ def _experiment(case: Case, cause: str) -> Decision:
         "preemption_storm": "max sequences lowered by a quarter",
         "kv_leak": "a restarted engine under the same load",
         "compute_saturation": "arrivals lowered by a quarter",
+        "device_degraded": "the same load on another GPU of the kind",
         "cache_prefix_broken": "prompts whose shared part comes first, byte for byte",
     }
     return Decision(

@@ -41,7 +41,7 @@ class Metric:
         return PREFIX + self.name
 
 
-_GPU = ("gpu", "uuid")
+GPU_LABELS = _GPU = ("gpu", "uuid")
 _C, _G, _H, _I = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM, MetricKind.INFO
 
 METRICS: dict[str, Metric] = {

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from probes.catalog import METRICS, MetricKind
+from probes.catalog import GPU_LABELS, METRICS, MetricKind
 from probes.gpu import GpuReading, gpu_numbers
 from probes.gpu_monitor import GpuMonitor
 from probes.locks import Histogram, TimedLock
@@ -45,6 +45,8 @@ class EngineCollector(Collector):
                     histogram_family.add_metric(labels, *_buckets_and_sum(histogram))
                 yield histogram_family
                 continue
+            if metric.labels[: len(GPU_LABELS)] == GPU_LABELS and not numbers[name]:
+                continue  # an empty family says zero to its readers; a GPU that is not there says nothing
             kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
             label_names = tuple(state.info) if metric.kind is MetricKind.INFO else metric.labels
             family = kind(metric.wire_name, metric.help, labels=label_names)

@@ -6,6 +6,7 @@ from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.cache_prefix_broken import CachePrefixBroken
 from diagnose.hypotheses.cache_thrashing import CacheThrashing
 from diagnose.hypotheses.compute_saturation import ComputeSaturation
+from diagnose.hypotheses.device_degraded import DeviceDegraded
 from diagnose.hypotheses.engine_hung import EngineHung
 from diagnose.hypotheses.expected_reservation import ExpectedReservation
 from diagnose.hypotheses.hard_failure import HardFailure
@@ -33,6 +34,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     KvLeak(),
     ComputeSaturation(),
     CachePrefixBroken(),
+    DeviceDegraded(),
 )
 
 NOT_CHECKED: tuple[str, ...] = (
@@ -41,7 +43,6 @@ NOT_CHECKED: tuple[str, ...] = (
     "replica_imbalance",
     "transfer_stall",
     "speculation_loss",
-    "device_degraded",
     "client_artifact",
 )
 """Hypotheses of the method that this version has no rule for: a report says so, since silence would read as 'ok'."""

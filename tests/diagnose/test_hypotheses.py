@@ -12,6 +12,7 @@ from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.observation import Event
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
+from probes.gpu import ThrottleReason
 from probes.records import BlockCensus
 from tests.builders import Machine, make_signals, make_steps, varied, watch, with_prefill
 from tests.diagnose import cases
@@ -41,6 +42,7 @@ FIRES: dict[str, Callable[[], Diagnosis]] = {
     "kv_leak": lambda: look(cases.leaked()),
     "compute_saturation": cases.saturated_units,
     "cache_prefix_broken": lambda: cases.prefix(hits=1000, before=6000),
+    "device_degraded": lambda: look(cases.throttled(ThrottleReason.HW_THERMAL), cases.quiet()),
     "hard_failure": lambda: look(cases.quiet(), events=(Event(0, "gone", "the target is gone: refused"),)),
 }
 

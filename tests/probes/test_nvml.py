@@ -111,7 +111,7 @@ def test_an_older_driver_has_older_functions(driver: FakeDriver):
     driver.fail("nvmlDeviceGetCurrentClocksEventReasons", FUNCTION_NOT_FOUND)
     sample = first(NvmlProbe())
     assert (sample.memory_used_bytes, sample.memory_reserved_bytes) == (910, None)
-    assert sample.throttle == {ThrottleReason.GPU_IDLE}
+    assert sample.throttle == frozenset({ThrottleReason.GPU_IDLE})
     assert sample.missing.keys() == {"memory_reserved_bytes"}
 
 
@@ -130,8 +130,8 @@ def test_throttle_reasons_are_named(driver: FakeDriver, mask, expected):
 
 
 def test_the_bits_are_those_of_the_library():
-    names = ("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "HwSlowdown", "SyncBoost", "SwThermalSlowdown")
-    names += ("HwThermalSlowdown", "HwPowerBrakeSlowdown", "DisplayClockSetting")
+    names = ["GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "HwSlowdown", "SyncBoost", "SwThermalSlowdown"]
+    names += ["HwThermalSlowdown", "HwPowerBrakeSlowdown", "DisplayClockSetting"]
     for name, reason in zip(names, ThrottleReason, strict=True):
         assert throttle_reasons(getattr(pynvml, f"nvmlClocksEventReason{name}")) == {reason}
 

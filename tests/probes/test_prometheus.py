@@ -1,20 +1,18 @@
 """The exposition holds the series of the catalog, every one of them and no other."""
 
-import os
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from probes.catalog import BLOCK_AGE_BOUNDS_NS, METRICS, PREFIX, Metric, MetricKind
 from probes.gpu import GpuReading, GpuSample, GpuState
-from probes.gpu_monitor import GpuMonitor
 from probes.locks import NOBODY, Histogram, TimedLock
 from probes.prometheus import EngineCollector, exposition
 from probes.recorder import RequestTrace, RingRecorder
 from probes.records import BlockCensus, DeviceTime, StepKind
 from probes.snapshot import EngineSnapshot, ReuseSnapshot
+from tests.probes.gpus import IDENTITY, FixedMonitor, whole_gpu
 from tests.probes.records import make_record
 
 SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_count", "_sum")}
@@ -24,28 +22,6 @@ def ages(seconds: int) -> Histogram:
     histogram = Histogram(BLOCK_AGE_BOUNDS_NS)
     histogram.observe(seconds * 10**9)
     return histogram
-
-
-class FixedMonitor(GpuMonitor):
-    """Says `reading` for ever."""
-
-    def __init__(self, reading: GpuReading) -> None:
-        self.reading = reading
-        self.probe_errors = 0
-
-    def latest(self) -> GpuReading:
-        return self.reading
-
-
-def whole_gpu() -> GpuSample:
-    """Every figure is 1, except what is no number."""
-    numbers: dict[str, Any] = {
-        name: 1 for name, field in GpuSample.__dataclass_fields__.items() if "None" in str(field.type)
-    }
-    return GpuSample(**{**numbers, "process_memory_bytes": {os.getpid(): 1}, "throttle": frozenset()}, **IDENTITY)
-
-
-IDENTITY: dict[str, Any] = {"index": 0, "uuid": "GPU-a", "name": "Fake"}
 
 
 def busy_collector() -> EngineCollector:
@@ -152,7 +128,8 @@ def test_faults_of_every_probe_are_shown():
 def test_a_gpu_that_says_nothing_has_no_figures(gpu, shown):
     collector = busy_collector()
     collector._gpu = gpu
-    lines = [line for line in exposition(collector).decode().splitlines() if line.startswith(PREFIX + "gpu_")]
+    lines = [line for line in exposition(collector).decode().splitlines() if PREFIX + "gpu_" in line]
+    lines = [line for line in lines if not line.startswith(("# HELP ", "# TYPE ")) or not shown]
     assert {line.partition("{")[0].removeprefix(PREFIX) for line in lines} == shown
     assert not shown or lines == ['stallscope_gpu_lost{gpu="0",uuid="GPU-a"} 1.0']
 
