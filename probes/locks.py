@@ -143,8 +143,8 @@ class TimedLock:
     def __init__(self) -> None:
         self.raw = Lock()
         self.taken_ns = 0
-        self.holder: LockSite | None = None
-        """Who took it last."""
+        self.holder: LockSite
+        """Who took it last; not set before that."""
         self.waiters: set[_Waiter] = set()
         self.sites: dict[str, LockSite] = {}
         self.probe_errors = 0
@@ -174,16 +174,12 @@ class TimedLock:
 
     def let_go(self) -> tuple[LockSite, int]:
         """Ends the hold; returns what `take_back` needs to take the lock again for the same site."""
-        site = self._holding_site()
+        site = self.holder
         LockSite.__exit__(site, None, None, None)
         return site, 1
 
     def take_back(self, state: tuple[LockSite, int]) -> None:
         LockSite.__enter__(state[0])
-
-    def _holding_site(self) -> LockSite:
-        assert self.holder is not None
-        return self.holder
 
 
 class ReentrantSite(LockSite):
@@ -207,7 +203,8 @@ class ReentrantSite(LockSite):
         lock = self._lock
         lock.depth -= 1
         if not lock.depth:
-            lock.let_go()
+            lock.owner = None
+            LockSite.__exit__(lock.holder, kind, error, trace)
 
 
 class TimedRLock(TimedLock):

@@ -78,8 +78,8 @@ def metrics_page() -> str:
             "",
             _MADE.format(source="probes/catalog.py"),
             "",
-            "Every series of `/metrics` of stallscope's engine, and of engines that embed its probes. Base units throughout. Counters "
-            "only grow, so that readers take differences; a figure that is not measured has no series, never a zero.",
+            "Every series of `/metrics` of stallscope's engine, and of engines that embed its probes. Base units throughout. "
+            "Counters only grow, so that readers take differences; a figure that is not measured has no series, never a zero.",
             "",
             "| metric | kind | labels | meaning |",
             "|---|---|---|---|",

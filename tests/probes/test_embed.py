@@ -7,6 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,8 +36,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def make_probes(**over) -> EngineProbes:
-    return EngineProbes(**({"model": "toy", "version": "1", "max_batched_tokens": 64, "max_sequences": 4} | over))
+def make_probes(**over: Any) -> EngineProbes:
+    return EngineProbes(model="toy", version="1", max_batched_tokens=64, max_sequences=4, **over)
 
 
 def run_step(probes, clock, decodes=(), prefills=None, emitted=(), finished=None, took=100, **scheduled) -> None:
@@ -173,7 +174,7 @@ def test_a_misused_probe_never_raises_into_the_engine(call, caplog):
 
 def fetch(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()
+        return str(answer.read(), "utf-8")
 
 
 def test_the_endpoints_are_those_that_stallscope_reads(clock):
@@ -198,7 +199,7 @@ def test_the_endpoints_are_those_that_stallscope_reads(clock):
 
 def example() -> str:
     page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    return str(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
 
 
 def test_the_documented_example_is_short():
