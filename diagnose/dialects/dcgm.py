@@ -12,7 +12,7 @@ from statistics import fmean
 
 from diagnose.exposition import Exposition, Labels
 from diagnose.observation import Scrape
-from diagnose.signals import Counter, Gauge
+from diagnose.signals import Counter, Gauge, Signals
 from probes.gpu import ThrottleReason, throttle_reasons
 
 PREFIX = "DCGM_FI_"
@@ -73,7 +73,7 @@ THROTTLE_GAUGES: dict[str, ThrottleReason] = {
 
 @dataclass(slots=True)
 class DeviceSignals:
-    """To be laid beside an engine's signals: what the engine says of its own device comes first."""
+    """What a page says of one target's GPUs; `lay_beside` puts it to the signals of the target's own page."""
 
     gauges: dict[str, Gauge] = field(default_factory=dict)
     counters: dict[str, Counter] = field(default_factory=dict)
@@ -112,6 +112,14 @@ def device_signals(
     _add_growth(found, "gpu_xid_errors", _XID, _new_xids(pages), refreshed)
     _note_limits(found, scrapes, uuids, refresh_seconds, refreshed)
     return found
+
+
+def lay_beside(signals: Signals, device: DeviceSignals) -> None:
+    """Adds what the target's own page does not say of its device; what it says stands."""
+    for name, gauge in device.gauges.items():
+        signals.gauges.setdefault(name, gauge)
+    for name, counter in device.counters.items():
+        signals.counters.setdefault(name, counter)
 
 
 _Page = dict[str, dict[Labels, float]]

@@ -2,11 +2,14 @@
 
 import pytest
 
-from diagnose.dialects.dcgm import device_signals, gpu_uuids, speaks
+from diagnose.diagnosis import diagnose
+from diagnose.dialects.dcgm import device_signals, gpu_uuids, lay_beside, speaks
 from diagnose.exposition import ExpositionParser
 from diagnose.observation import Scrape
 from diagnose.signals import COUNTERS, GAUGES
-from tests.builders import make_exposition
+from tests.builders import make_exposition, make_signals
+from tests.diagnose import cases
+from tests.diagnose.cases import verdict
 
 DEFAULT = {
     "DCGM_FI_DEV_SM_CLOCK": 1980,
@@ -210,3 +213,19 @@ def test_only_its_own_pages_are_recognised():
     assert speaks(parser.parse(page(gpu())))
     assert not speaks(parser.parse(make_exposition()))
     assert gpu_uuids(parser.parse(page(gpu(), gpu()))) == {"GPU-0", "GPU-1"}
+
+
+def test_what_the_engine_says_of_its_own_device_stands():
+    signals = make_signals(gauges={"gpu_sm_clock": 1.5e9}, counters={"gpu_xid_errors": 2.0})
+    device = device_signals(scrapes(page(gpu()), page(gpu())))
+    lay_beside(signals, device)
+    assert (signals.last("gpu_sm_clock"), signals.delta("gpu_xid_errors")) == (1.5e9, 2.0)
+    assert (signals.last("gpu_dram_active"), signals.delta("gpu_pcie_replays")) == (0.71, 0.0)
+
+
+@pytest.mark.parametrize(("mask", "expected"), [(0x40, "supported"), (0x1, "refuted"), (0x4, "refuted")])
+def test_a_dcgm_page_beside_a_silent_engine_decides_on_its_device(mask, expected):
+    signals = make_signals(counters={"tokens_decode": 500.0})
+    hot = page(gpu(DEV_CLOCK_THROTTLE_REASONS=mask))
+    lay_beside(signals, device_signals(scrapes(hot, hot)))
+    assert verdict(diagnose(cases.TARGET, signals, is_live=True), "device_degraded") == expected
