@@ -17,6 +17,7 @@ from probes.records import DeviceTime
 from tests.probes.records import make_record
 
 DECODE = make_record(7, num_decode_seqs=8, num_regular_gaps=8, device_ns=DeviceTime(5), host_gap_ns=9)
+RECORDER, NULL = RingRecorder(64, 64), NullRecorder()
 TRACE = RequestTrace("r", 0, 1, 2, 3, 9, 0, 5, 0, "stop")
 
 
@@ -61,9 +62,6 @@ def test_calls_of_one_record(what, work, python, c):
     found = calls(work)
     assert found["python"] <= python, f"{what}: {found}"
     assert found["c"] <= c, f"{what}: {found}"
-
-
-RECORDER, NULL = RingRecorder(64, 64), NullRecorder()
 
 
 def test_the_rings_hold_what_they_hold_and_no_more():
