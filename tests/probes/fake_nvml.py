@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed (the `gpu` extra)")
-
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND = 3, 4, 9, 13
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
 
@@ -59,6 +57,7 @@ def driver_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture
 def driver(driver_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed (the `gpu` extra)")
     monkeypatch.setattr(pynvml, "nvmlLib", driver_library)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     yield FakeDriver(driver_library)

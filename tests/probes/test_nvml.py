@@ -18,8 +18,9 @@ from tests.probes.fake_nvml import (
     FakeDriver,
     driver,
     driver_library,
-    pynvml,
 )
+
+pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed (the `gpu` extra)")
 
 __all__ = ["driver", "driver_library"]
 
