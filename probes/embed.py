@@ -68,6 +68,8 @@ class _Step:
     context: int = 0
     pairs: int = 0
     preempted: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
     lock_wait_ns: int = 0
     lock_hold_ns: int = 0
     scheduled_ns: int = 0
@@ -165,6 +167,8 @@ class EngineProbes:
             step.context += request.computed
         for request_id, tokens in prefills.items():
             self._prefill(request_id, tokens, (cached or {}).get(request_id, 0), now_ns)
+        step.num_running = len(self._running)
+        step.num_waiting = self._num_waiting()
         step.scheduled_ns = step.prepared_ns = now_ns
         step.cpu_start_ns = thread_time_ns()
 
@@ -266,7 +270,6 @@ class EngineProbes:
     def _record(self, end_ns: int, deferral: str | None) -> StepRecord:
         step, before = self._step, self._previous_end_ns
         computed_ns = step.computed_ns or step.emit_ns
-        num_running = len(self._running)
         return StepRecord(
             step_id=self._step_id,
             start_ns=step.start_ns,
@@ -292,8 +295,8 @@ class EngineProbes:
             host_gap_ns=None if before is None else step.start_ns - before,
             forward_cpu_ns=step.cpu_ns if self._computes_on_thread else None,
             device_ns=None,
-            num_running=num_running,
-            num_waiting=max(0, len(self._requests) - num_running),
+            num_running=step.num_running,
+            num_waiting=step.num_waiting,
             num_preempted=step.preempted,
             num_deferred=int(deferral is not None),
             deferral=deferral,
@@ -303,14 +306,16 @@ class EngineProbes:
             evicted_blocks=0,
         )
 
+    def _num_waiting(self) -> int:
+        return max(0, len(self._requests) - len(self._running))  # other threads may add to the first meanwhile
+
     # What observers read, from any thread.
 
     def snapshot(self) -> EngineSnapshot:
-        num_running = len(self._running)
         return EngineSnapshot(
             census=self._census(),
-            num_running=num_running,
-            num_waiting=max(0, len(self._requests) - num_running),
+            num_running=len(self._running),
+            num_waiting=self._num_waiting(),
             waiting_by_reason={},
             prefix_query_tokens=self._query_tokens,
             prefix_hit_tokens=self._hit_tokens,

@@ -67,7 +67,8 @@ def test_a_request_from_arrival_to_its_trace(clock):
     assert (first.prefill_attention_pairs, second.prefill_attention_pairs) == (16 * 17 // 2, 4 * 16 + 10)
     assert [record.num_regular_gaps for record in (first, second, third)] == [0, 0, 1]
     assert (third.schedule_ns, third.forward_ns, third.postprocess_ns, third.host_gap_ns) == (10, 100, 5, 0)
-    assert (second.num_running, third.num_running, third.num_waiting) == (1, 0, 0)
+    assert (second.num_running, third.num_running, third.num_waiting) == (1, 1, 0)
+    assert (probes.snapshot().num_running, probes.snapshot().num_waiting) == (0, 0)
     (trace,) = probes.recorder.traces_since(0).traces
     assert (trace.first_scheduled_ns, trace.first_token_ns, trace.num_output_tokens) == (1110, 1325, 2)
     counters = probes.recorder.counters
