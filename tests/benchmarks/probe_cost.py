@@ -226,39 +226,49 @@ RUNNERS: dict[str, Callable[[], Runner | FakeRunner]] = {
 }
 
 
-def make_engine(runner: Any, probes: bool) -> EngineCore:
-    """`SEQUENCES` streams that decode for as long as the benchmark runs."""
-    config = SchedulerConfig(512, SEQUENCES, 16, 4096, 8000, False)
-    runner.allocate_kv(config.kv_blocks, config.block_size)
-    recorder, lock = (RingRecorder(), TimedLock()) if probes else (NullRecorder(), BareLock())
-    core = EngineCore(Scheduler(config, CacheScope(weights="tiny")), runner, recorder, lock, frozenset())
-    for number in range(SEQUENCES):
-        params = SamplingParams(max_tokens=7000, ignore_eos=True)
-        core.scheduler.add(Request(f"r{number}", [number + 1] * 16, params, arrival_ns=0))
-    for _ in range(20):
-        core.step(_discard)
-    return core
+class SwitchedEngine:
+    """One engine whose probes are switched on and off: two engines would differ by where their weights lie, too.
+
+    `SEQUENCES` streams decode for as long as the benchmark runs.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        config = SchedulerConfig(512, SEQUENCES, 16, 4096, 8000, False)
+        runner.allocate_kv(config.kv_blocks, config.block_size)
+        lock, bare = TimedLock(), BareLock()
+        core = EngineCore(Scheduler(config, CacheScope(weights="tiny")), runner, RingRecorder(), lock, frozenset())
+        self.core: Any = core
+        self._arms = {
+            True: (core._recorder, core._schedule_site, core._commit_site),
+            False: (NullRecorder(), bare.site("schedule"), bare.site("commit")),
+        }
+        for number in range(SEQUENCES):
+            params = SamplingParams(max_tokens=7000, ignore_eos=True)
+            core.scheduler.add(Request(f"r{number}", [number + 1] * 16, params, arrival_ns=0))
+        for _ in range(20):
+            core.step(_discard)
+
+    def block(self, probes: bool) -> float:
+        """ns per step."""
+        core = self.core
+        core._recorder, core._schedule_site, core._commit_site = self._arms[probes]
+        started = thread_time_ns()
+        for _ in range(BLOCK_STEPS):
+            core.step(_discard)
+        return (thread_time_ns() - started) / BLOCK_STEPS
 
 
 def _discard(_: object) -> None:
     pass
 
 
-def block(core: EngineCore) -> float:
-    """ns per step."""
-    started = thread_time_ns()
-    for _ in range(BLOCK_STEPS):
-        core.step(_discard)
-    return (thread_time_ns() - started) / BLOCK_STEPS
-
-
 def whole_steps(what: str, pairs: int, seed: int = 0) -> dict[str, Any]:
     draw = random.Random(seed)
-    engines = {probes: make_engine(RUNNERS[what](), probes) for probes in (True, False)}
+    engine = SwitchedEngine(RUNNERS[what]())
     found = []
     for _ in range(pairs):
         order = [True, False] if draw.random() < 0.5 else [False, True]
-        found.append({probes: block(engines[probes]) for probes in order})
+        found.append({probes: engine.block(probes) for probes in order})
     added = [pair[True] - pair[False] for pair in found]
     resampled = sorted(median(draw.choices(added, k=pairs)) for _ in range(RESAMPLES))
     low, high = resampled[RESAMPLES // 40], resampled[-RESAMPLES // 40]
