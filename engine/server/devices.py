@@ -9,6 +9,8 @@ from engine.runner.cpu import CpuRunner
 from engine.runner.cuda import CudaOptions, CudaRunner
 from engine.runner.device import CudaDevice
 from engine.server.options import ServeOptions
+from probes.gpu_monitor import GpuMonitor
+from probes.nvml import NvmlProbe
 
 _CPU_ATTENTION = ("auto", "torch")
 
@@ -43,3 +45,10 @@ def make_runner(model: LoadedModel, options: ServeOptions, device: str) -> Runne
         memory_limit_bytes=options.device_memory,
     )
     return CudaRunner(model, CudaDevice(), cuda_options)
+
+
+def watch_gpu(device: str) -> GpuMonitor | None:
+    """Of the GPU that the engine runs on; None on the CPU. Not started yet."""
+    if device == "cpu":
+        return None
+    return GpuMonitor(NvmlProbe(frozenset({f"GPU-{torch.cuda.get_device_properties(0).uuid}"})))

@@ -1,6 +1,7 @@
 """From options to a runner, and the ceilings it measures at start."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +11,12 @@ from engine.runner import ceilings, host
 from engine.runner.attention.backends import BACKENDS
 from engine.runner.cpu import CpuRunner
 from engine.runner.device import CudaDevice
-from engine.server.devices import make_runner, resolve_device, resolve_dtype
+from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
 from engine.server.options import ATTENTIONS, ServeOptions
 from tests.engine.model_helpers import tiny
+from tests.probes.fake_nvml import FakeDriver, driver, driver_library
+
+__all__ = ["driver", "driver_library"]
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 
@@ -40,6 +44,22 @@ def test_asking_for_a_gpu_that_is_not_there_is_refused():
 def test_gpu_kernels_are_refused_on_the_cpu():
     with pytest.raises(ConfigError, match="--attention triton needs a CUDA device"):
         make_runner(tiny("float32"), ServeOptions(attention="triton"), "cpu")
+
+
+def test_the_engines_own_gpu_is_watched_and_no_other(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch):
+    """torch counts the visible GPUs, the driver all of them: only the UUID means the same to both."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="b"))
+    monitor = watch_gpu("cuda")
+    assert monitor is not None
+    monitor.start()
+    while not monitor.latest().gpus:
+        time.sleep(0.005)
+    assert [(gpu.index, gpu.uuid) for gpu in monitor.latest().gpus] == [(1, "GPU-b")]
+    assert monitor.stop(timeout=30)
+
+
+def test_on_the_cpu_no_gpu_is_watched():
+    assert watch_gpu("cpu") is None
 
 
 def test_options_name_every_backend():
