@@ -32,7 +32,6 @@ pytestmark = pytest.mark.skipif(
     not any(shutil.which(name) for name in ("c++", "g++", "clang++")), reason="no C++ compiler"
 )
 EIGHTS = st.integers(1, 12).map(lambda n: 8 * n)
-CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +51,10 @@ def installed(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library.load.cache_clear()
 
 
+def assert_close(found: Tensor, expected: Tensor, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+
+
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -60,13 +63,13 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 @given(rows=st.integers(1, 13), features=st.integers(1, 70), depth=EIGHTS, has_bias=st.booleans())
 def test_linear_is_torchs(kernels: Library, rows: int, features: int, depth: int, has_bias: bool):
     x, weight, bias = random(rows, depth), random(features, depth, seed=1), random(features) if has_bias else None
-    torch.testing.assert_close(kernels.linear(x, weight, bias), F.linear(x, weight, bias), **CLOSE)
+    assert_close(kernels.linear(x, weight, bias), F.linear(x, weight, bias))
 
 
 @pytest.mark.parametrize(("features", "depth"), [(960, 576), (576, 1536)])
 def test_linear_over_many_blocks_of_weight_is_torchs(kernels: Library, features: int, depth: int):
     x, weight = random(7, depth), random(features, depth, seed=1)
-    torch.testing.assert_close(kernels.linear(x, weight, None), F.linear(x, weight), rtol=1e-4, atol=1e-4)
+    assert_close(kernels.linear(x, weight, None), F.linear(x, weight), rtol=1e-4, atol=1e-4)
 
 
 def test_a_row_of_linear_is_the_same_in_every_batch(kernels: Library):
@@ -81,21 +84,21 @@ def test_a_row_of_linear_is_the_same_in_every_batch(kernels: Library):
 def test_norm_and_activation_are_torchs(kernels: Library, rows: int, size: int):
     ops, reference = NativeOps(kernels), TorchOps()
     x, weight, gate_up = random(rows, size), random(size, seed=1), 30 * random(rows, 2 * size, seed=2)
-    torch.testing.assert_close(ops.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5), **CLOSE)
-    torch.testing.assert_close(ops.silu_mul(gate_up), reference.silu_mul(gate_up), **CLOSE)
+    assert_close(ops.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+    assert_close(ops.silu_mul(gate_up), reference.silu_mul(gate_up))
 
 
 def test_activation_at_the_ends_of_the_range(kernels: Library):
     gate = torch.tensor([0.0, -0.0, 1e-30, 3e38, -3e38, 88.0, -88.0, -100.0])
     done = kernels.silu_mul(torch.cat((gate, torch.ones(8))).unsqueeze(0))
-    torch.testing.assert_close(done.squeeze(0), F.silu(gate), rtol=1e-5, atol=1e-35)
+    assert_close(done.squeeze(0), F.silu(gate), rtol=1e-5, atol=1e-35)
 
 
 @pytest.mark.parametrize("dim", [16, 64])
 def test_rotation_of_a_part_of_wider_rows_is_torchs(kernels: Library, dim: int):
     heads, cos, sin = random(5, 7, dim)[:, :4], random(5, 1, dim, seed=1), random(5, 1, dim, seed=2)
     expected = TorchOps().rotate(heads, cos, sin)
-    torch.testing.assert_close(kernels.rotate(heads, cos, sin), expected, **CLOSE)
+    assert_close(kernels.rotate(heads, cos, sin), expected)
 
 
 @settings(deadline=None, max_examples=40)
@@ -121,7 +124,7 @@ def test_attention_over_scattered_blocks_is_the_softmax(
             pool[tables[row]].reshape(-1, kv_heads, dim)[:length].repeat_interleave(group, 1) for pool in (keys, values)
         )
         weights = torch.einsum("hd,phd->hp", query[row], key).mul(dim**-0.5).softmax(-1)
-        torch.testing.assert_close(out[row], torch.einsum("hp,phd->hd", weights, value), **CLOSE)
+        assert_close(out[row], torch.einsum("hp,phd->hd", weights, value))
 
 
 def test_keys_and_values_go_to_their_slots_and_nowhere_else(kernels: Library):
