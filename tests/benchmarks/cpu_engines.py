@@ -5,7 +5,8 @@
 Same weights, prompts, threads and float32. Offline: a batch of prompts, its tokens per second. Online: HTTP streams, see
 `tests.benchmarks.cpu_online`. Every engine is a process of its own; those whose turn it is not are stopped (SIGSTOP), so
 that they take nothing. Rounds go round, and ratios are taken within a round, so that a machine that is now fast and now
-slow is so for all alike. A short request first warms every engine up.
+slow is so for all alike. A short request first warms every engine up. Beside the wall clock the CPU time of each engine's
+busiest process is taken: with one thread it is what the work costs, however much else the machine does.
 """
 
 import argparse
@@ -70,11 +71,16 @@ class Subject:
         return answer
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The answer, with `cpu_seconds` beside its `seconds`."""
         assert self.process is not None and self.process.stdin is not None
+        before = cpu_seconds(self.process.pid)
         with cpu_online.awake(self.process.pid):
             self.process.stdin.write(json.dumps(question) + "\n")
             self.process.stdin.flush()
-            return self.hear()
+            answer = self.hear()
+        after = cpu_seconds(self.process.pid)
+        answer["cpu_seconds"] = max((spent - before.get(pid, 0.0) for pid, spent in after.items()), default=0.0)
+        return answer
 
     def close(self) -> None:
         if self.process is not None:
@@ -88,9 +94,26 @@ class Line:
 
     shape: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    cpu_seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Of each engine's busiest process."""
     equal_tokens: dict[str, float] = field(default_factory=dict)
     """Share of positions at which a peer chose our token. After a near tie that falls the other way all differ."""
     failed: dict[str, str] = field(default_factory=dict)
+
+
+def cpu_seconds(group: int) -> dict[int, float]:
+    """CPU time so far of every process of a group, by pid."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    spent = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # After the name, which is in parentheses and may hold anything: state, parent, group, ..., utime, stime.
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        if int(fields[2]) == group:
+            spent[int(path.parent.name)] = (int(fields[11]) + int(fields[12])) / ticks
+    return spent
 
 
 def start(name: str, python: Path, model: Path, threads: int) -> Subject:
@@ -132,8 +155,10 @@ def measure(subjects: list[Subject], shape: Shape, vocab_size: int, rounds: int)
             if "error" in answer:
                 line.failed[subject.name] = answer["error"]
                 line.seconds.pop(subject.name, None)
+                line.cpu_seconds.pop(subject.name, None)
             else:
                 line.seconds.setdefault(subject.name, []).append(answer["seconds"])
+                line.cpu_seconds.setdefault(subject.name, []).append(answer["cpu_seconds"])
                 tokens[subject.name] = answer["tokens"]
     for name, chosen in tokens.items():
         line.equal_tokens[name] = share_equal(tokens.get(OURS, []), chosen)
@@ -157,18 +182,21 @@ def spelled(values: list[float]) -> str:
 
 def offline_table(lines: list[Line], peers: list[str], threads: int) -> Iterator[str]:
     yield f"Offline, {threads} thread(s), float32: our seconds (median), then each peer's time / ours, round by round."
-    yield f"{'prompts x tokens -> out':<24}{'ours s':>9}{'tok/s':>8}  " + "".join(f"{peer:>24}" for peer in peers)
+    head = "".join(f"{f'{peer}, {clock}':>26}" for peer in peers for clock in ("wall", "CPU"))
+    yield f"{'prompts x tokens -> out':<24}{'wall s':>9}{'CPU s':>9}{'tok/CPU s':>11}{head}"
     for line in lines:
-        own = line.seconds.get(OURS)
-        if own is None:
+        if OURS not in line.seconds:
             continue
         shape = Shape.parse(line.shape.replace(" ", "").replace("->", ":"))
-        rate = shape.num_prompts * shape.num_tokens / median(own)
-        cells = [
-            spelled(ratios(own, line.seconds[peer])) if peer in line.seconds else line.failed.get(peer, "-")[:22]
-            for peer in peers
-        ]
-        yield f"{line.shape:<24}{median(own):>9.2f}{rate:>8.1f}  " + "".join(f"{cell:>24}" for cell in cells)
+        wall, cpu = median(line.seconds[OURS]), median(line.cpu_seconds[OURS])
+        cells = ""
+        for peer in peers:
+            for figures in (line.seconds, line.cpu_seconds):
+                there = peer in figures
+                cells += (
+                    f"{spelled(ratios(figures[OURS], figures[peer])) if there else line.failed.get(peer, '-')[:24]:>26}"
+                )
+        yield f"{line.shape:<24}{wall:>9.2f}{cpu:>9.2f}{shape.num_prompts * shape.num_tokens / cpu:>11.1f}{cells}"
     for line in lines:
         if unlike := {name: share for name, share in line.equal_tokens.items() if share < 1.0}:
             yield f"tokens equal to ours, {line.shape}: " + ", ".join(f"{n} {s:.0%}" for n, s in unlike.items())

@@ -21,6 +21,7 @@ def test_a_run_without_peers_measures_ours_and_says_who_is_missing(tmp_path: Pat
     results = json.loads(target.read_text())
     (offline,), (online,) = results["offline"], results["online"]
     assert len(offline["seconds"]["ours"]) == 2 and not offline["failed"]
+    assert all(spent > 0 for spent in offline["cpu_seconds"]["ours"])
     assert len(online["rounds"]["ours"]) == 2 and not online["failed"]
     assert all(one["itl_p99"] >= one["itl_p50"] > 0 for one in online["rounds"]["ours"])
 
@@ -40,10 +41,12 @@ def test_shapes_are_read_and_their_prompts_are_the_same_every_time():
 
 
 def test_ratios_are_taken_within_a_round():
-    line = Line("1 x 8 -> 4", {"ours": [1.0, 4.0, 2.0], "vllm": [2.0, 4.0, 3.0]}, {"vllm": 0.75})
+    wall, cpu = {"ours": [1.0, 4.0, 2.0], "vllm": [2.0, 4.0, 3.0]}, {"ours": [2.0, 2.0, 2.0], "vllm": [5.0, 5.0, 5.0]}
+    line = Line("1 x 8 -> 4", wall, cpu, {"vllm": 0.75})
     shown = "\n".join(cpu_engines.offline_table([line], ["vllm"], 1))
     assert "1.50 (1.00-2.00)" in shown
-    assert "2.00     2.0" in shown  # median seconds, then 4 tokens in them
+    assert "2.50 (2.50-2.50)" in shown
+    assert "2.00     2.00        2.0" in shown  # median wall and CPU seconds, then 4 tokens in them
     assert "vllm 75%" in shown
 
 
