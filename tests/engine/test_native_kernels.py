@@ -153,6 +153,20 @@ def test_the_runner_generates_what_torchs_does(installed: None):
     assert tokens == generate(reference, make_request(prompt, blocks_for(100)), 32, chunk_size=25)
 
 
+def test_the_last_positions_of_the_longest_context_are_torchs(installed: None):
+    limit = tiny().config.max_position
+    prompt = make_prompt(limit - 3)
+    tokens = []
+    for kernels in ("native", "torch"):
+        runner = CpuRunner(tiny("float32"), threads=1, kernels=kernels)
+        runner.allocate_kv(limit // 16, 16)
+        # Blocks in descending order: position and place have nothing to do with each other.
+        request = make_request(prompt, range(limit // 16)[::-1])
+        tokens.append(generate(runner, request, 3, chunk_size=1500))
+        assert request.num_tokens == limit
+    assert tokens[0] == tokens[1]
+
+
 def test_seeded_draws_are_the_same_whatever_the_batch(installed: None):
     """With hot sampling over the whole vocabulary a last bit in any logit would show sooner or later."""
     runner = native_runner()
