@@ -23,7 +23,14 @@ inline void store(float* to, Vec value) { *reinterpret_cast<Unaligned*>(to) = va
 inline Vec all(float value) { return value - Vec{}; }
 
 // Pairwise; the order is fixed.
-inline float sum(Vec v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+inline float sum(Vec v) {
+    typedef float Half __attribute__((vector_size(16)));
+    Half low, high;
+    std::memcpy(&low, &v, sizeof low);
+    std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
+    const Half four = low + high;
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
 
 // exp(x) for x <= 0, relative error below 2e-7; 0 below -87. x = n ln 2 + r, |r| <= ln 2 / 2, exp(r) by its series.
 inline Vec exp_of(Vec x) {
