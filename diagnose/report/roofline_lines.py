@@ -16,6 +16,8 @@ from diagnose.roofline import (
 from diagnose.units import percent, seconds
 from probes.records import StepKind, StepRecord
 
+_MORE_THAN_ALL = 1.05
+"""Shares beyond this are no rounding."""
 TITLE = "Steps against the device's ceilings"
 
 
@@ -65,6 +67,8 @@ def _shares(roofline: RooflineStatement, elapsed: float, window: Window) -> list
     usage = roofline.compute_utilisation(elapsed)
     if usage is not None and flops:
         shares.append(f"computes {usage * flops / 1e9:.1f} GFLOP/s, {percent(usage)} of {flops / 1e9:.1f} (MFU)")
+    if shares and max(use or 0.0 for use in (roofline.memory_utilisation(elapsed), usage)) > _MORE_THAN_ALL:
+        shares.append("a share above 100 %: the ceiling was measured while the machine was busy")
     if shares and not roofline.missing:
         shares.append(f"limited by {roofline.limit.value}, at the ceilings")
     return shares

@@ -60,3 +60,10 @@ def test_every_report_has_the_section():
     assert TITLE in terminal.render(diagnosis, Page(width=80, styled=False))
     assert f"## {TITLE}" in markdown.render(diagnosis)
     assert TITLE.partition("'")[0] in html.render(diagnosis)
+
+
+def test_a_share_above_all_of_it_says_what_is_wrong():
+    slow = CEILINGS | {"bandwidth_ceiling": Gauge((1e12,), "device_bandwidth_bytes_per_second")}
+    assert "166 % of 1000.0 GB/s (MBU)" in roofline_lines(window(gauges=slow))[0]
+    assert "the ceiling was measured while the machine was busy" in roofline_lines(window(gauges=slow))[0]
+    assert "busy" not in roofline_lines(window())[0]
