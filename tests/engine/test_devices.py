@@ -9,7 +9,7 @@ import torch
 from engine.errors import ConfigError
 from engine.runner import ceilings, host
 from engine.runner.attention.backends import BACKENDS
-from engine.runner.cpu import CpuRunner
+from engine.runner.cpu import KERNELS, CpuRunner
 from engine.runner.device import CudaDevice
 from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
 from engine.server.options import ATTENTIONS, ServeOptions
@@ -30,7 +30,7 @@ def test_precision_follows_the_device_unless_asked_for():
 @without_gpu
 def test_without_a_gpu_auto_is_the_cpu():
     assert resolve_device("auto") == "cpu"
-    runner = make_runner(tiny("float32"), ServeOptions(threads=1), "cpu")
+    runner = make_runner(tiny("float32"), ServeOptions(threads=1, attention="torch"), "cpu")
     assert isinstance(runner, CpuRunner)
     assert runner.attention_backend == "torch"
 
@@ -63,7 +63,7 @@ def test_on_the_cpu_no_gpu_is_watched():
 
 
 def test_options_name_every_backend():
-    assert set(ATTENTIONS) == {"auto", *BACKENDS}
+    assert set(ATTENTIONS) == {*KERNELS, *BACKENDS}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
