@@ -28,18 +28,19 @@ def roofline_lines(diagnosis: Diagnosis) -> list[str]:
     lines, found = [], []
     for name, records in (("pure decode step", window.analysis.decode_steps), ("step with prefill", with_prefill)):
         step = _median_step(records)
-        if step is None:
+        shape = StepShape.from_record(step) if step is not None else None
+        if step is None or shape is None:
             continue
         roofline = statement(
-            StepShape.from_record(step),
+            shape,
             ModelShape.from_labels(window.signals.info),
             DeviceCeilings.from_signals(window.signals),
         )
         shares = _shares(roofline, running_seconds(step), window)
         if shares:
-            lines.append(f"{_about(name, step)} (the median of {len(records)}): {'; '.join(shares)}")
+            lines.append(f"{_about(name, step, shape)} (the median of {len(records)}): {'; '.join(shares)}")
             found.append(roofline)
-    return [*lines, *_assumptions(found[0])] if found else []
+    return [*lines, *_assumptions(found[0], window)] if found else []
 
 
 def _median_step(records: Sequence[StepRecord]) -> StepRecord | None:
@@ -47,12 +48,12 @@ def _median_step(records: Sequence[StepRecord]) -> StepRecord | None:
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
-def _about(name: str, step: StepRecord) -> str:
+def _about(name: str, step: StepRecord, shape: StepShape) -> str:
     parts = []
-    if step.num_decode_seqs:
-        parts.append(f"{step.num_decode_seqs} sequences with {step.decode_context_tokens:,} tokens of context")
-    if prefill := step.prefill_tokens + step.recomputed_tokens:
-        parts.append(f"{prefill:,} prefill tokens")
+    if shape.decode_sequences:
+        parts.append(f"{shape.decode_sequences} sequences with {shape.decode_context_tokens:,} tokens of context")
+    if shape.prefill_tokens:
+        parts.append(f"{shape.prefill_tokens:,} prefill tokens")
     return f"{name}, {seconds(running_seconds(step))}, {', '.join(parts)}"
 
 
@@ -74,9 +75,15 @@ def _shares(roofline: RooflineStatement, elapsed: float, window: Window) -> list
     return shares
 
 
-def _assumptions(roofline: RooflineStatement) -> list[str]:
+def _ceiling_sources(window: Window) -> str:
+    """A datasheet is named as one."""
+    gauges = (window.signals.gauges.get(name) for name in ("bandwidth_ceiling", "flops_ceiling"))
+    return ", ".join(dict.fromkeys(gauge.source for gauge in gauges if gauge is not None))
+
+
+def _assumptions(roofline: RooflineStatement, window: Window) -> list[str]:
     return [
-        f"ceilings measured by the engine at start; bytes and FLOPs {roofline.label}, from the model's geometry; "
+        f"ceilings: {_ceiling_sources(window)}; bytes and FLOPs {roofline.label}, from the model's geometry; "
         f"{TRAFFIC_MODEL}; no measured traffic",
         f"left out: {', '.join(roofline.excludes)}",
     ]

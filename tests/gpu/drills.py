@@ -103,7 +103,7 @@ class _Bench:
         signals.steps, signals.steps_source = tuple(records), "step records"
         signals.info = {key: str(value) for key, value in self.runner.geometry._asdict().items()}
         signals.counters = {
-            "tokens_prefill": Counter(sum(record.prefill_tokens for record in records), "records"),
+            "tokens_prefill": Counter(sum(record.prefill_tokens or 0 for record in records), "records"),
             "tokens_decode": Counter(sum(record.num_decode_seqs for record in records), "records"),
         }
         signals.gauges = {
