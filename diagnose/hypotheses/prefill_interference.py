@@ -2,6 +2,7 @@ from typing import NamedTuple
 
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
+from diagnose.hypotheses.prefill_work import say_prefill_work
 from diagnose.stats import median, spearman
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -44,6 +45,7 @@ class PrefillInterference(Hypothesis):
             unit="tokens",
             source=_source(case),
         )
+        say_prefill_work(case, argument)
         if case.analysis.model is None:
             return self._judge_histograms(case, argument)
         found = _slow_ratio(case)

@@ -25,6 +25,7 @@ from probes.recording import Entry
 from runbooks.errors import ExperimentError
 from runbooks.experiments.analysis import Outcome, Question, analyse, paired_blocks
 from runbooks.experiments.arms import NAMES, Arms, KnobArms, LaunchArms, UrlArms
+from runbooks.experiments.figures import METRICS
 from runbooks.experiments.report import Report, apply_to_diagnosis, html, markdown, text_lines, to_json
 from runbooks.experiments.run import Plan, Run, run_blocks
 from runbooks.experiments.statistics import Looks
@@ -223,6 +224,12 @@ class Settings:
         click.echo(
             f"  {plan.pairs} pairs in random order, at least {seconds(plan.seconds)}; the old value is put back at the end"
         )
+        click.echo("  compared: p50, p95 and p99 of ITL and TTFT, and throughput, each with its interval")
+        click.echo(
+            "  only if matched: arrival rate, prompt and output length, prefix hit rate, failed requests, precision and build"
+        )
+        looks = " and ".join(map(str, plan.looks.at))
+        click.echo(f"  stops after {looks} pairs: {METRICS[self.metric].text} at p <= {plan.looks.level:g} decides")
 
     def _deliver(self, report: Report) -> None:
         form = "json" if self.as_json else self.form

@@ -135,7 +135,7 @@ def test_without_chunking_a_long_prompt_is_one_step_that_all_decodes_share():
     assert [one.request for one in step.decodes] == decoders
 
 
-@covers("S2.21")
+@covers("S2.21", "S8.5")
 def test_decodes_that_take_the_whole_budget_defer_the_prompt_with_the_reason():
     scheduler = make_scheduler(max_batched_tokens=1024)
     decoders = start_decodes(scheduler, 1024)
