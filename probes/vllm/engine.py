@@ -1,0 +1,161 @@
+"""The probe of one engine: put together from vLLM's EngineCore once that is built, before its first step."""
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from importlib.metadata import version as package_version
+from typing import Any
+
+from probes.locks import TimedLock
+from probes.prometheus import EngineCollector
+from probes.recorder import RingRecorder
+from probes.snapshot import EngineSnapshot
+from probes.vllm import rendezvous
+from probes.vllm.census import Identity, PoolCensus
+from probes.vllm.hooks import Hooks, log
+from probes.vllm.side_port import Served, SidePort
+from probes.vllm.steps import StepProbe
+from probes.vllm.worker import DeviceFacts, device_facts
+
+PORT_VARIABLE = "STALLSCOPE_PORT"
+DEVICE_FACTS_TIMEOUT_SECONDS = 60.0
+
+
+class EngineProbe:
+    """Everything of one engine. `core` is a vLLM EngineCore; its objects carry the hooks from here on."""
+
+    def __init__(self, core: Any, hooks: Hooks) -> None:
+        self.hooks = hooks
+        self.recorder = RingRecorder()
+        scheduler = core.scheduler
+        pool = scheduler.kv_cache_manager.block_pool
+        self.block_size = core.vllm_config.cache_config.block_size
+        self.census = PoolCensus(pool, _identity(scheduler))
+        self.steps = StepProbe(scheduler, self.census, self.recorder, self.block_size)
+        self._scheduler = scheduler
+        self._engine_id = secrets.token_hex(8)
+        self._started_unix = time.time()
+        self._devices = _ask_devices(core)
+        self._memory = _memory(core, self._devices)
+        self.side_port = self._serve(core)
+        self._info = _info(core, self._devices) | {"engine_id": self._engine_id, "debug_url": self.side_port.url}
+        hook_pool(hooks, pool, self.census)
+        hooks.add(scheduler, "schedule", before=self.steps.before_schedule, after=self.steps.after_schedule)
+        hooks.add(scheduler, "_preempt_request", before=self.steps.before_preempt)
+        hooks.add(scheduler, "update_from_output", before=self.steps.before_update, after=self.steps.after_update)
+
+    def _serve(self, core: Any) -> SidePort:
+        served = Served(
+            self._engine_id,
+            self.block_size,
+            self.recorder,
+            EngineCollector(self.recorder, TimedLock(), self.snapshot),
+            self.snapshot,
+            lambda: self.hooks.off_reason,
+        )
+        engine = core.vllm_config.parallel_config.data_parallel_rank
+        asked = int(os.environ.get(PORT_VARIABLE, "0"))
+        side_port = SidePort(served, asked + engine if asked else 0)
+        rendezvous.publish(core.vllm_config.instance_id, engine, side_port.url)
+        return side_port
+
+    def snapshot(self) -> EngineSnapshot:
+        """From any thread: each number is right at its moment, and a step may end between two of them."""
+        self.recorder.counters.probe_errors = self.hooks.errors
+        running, waiting = self._scheduler.get_request_counts()
+        return EngineSnapshot(
+            census=self.census.census(),
+            num_running=running,
+            num_waiting=waiting,
+            waiting_by_reason=self.steps.waiting_by_reason(),
+            prefix_query_tokens=self.steps.prefix_query_tokens,
+            prefix_hit_tokens=self.steps.prefix_hit_tokens,
+            max_batched_tokens=self._scheduler.max_num_scheduled_tokens,
+            max_sequences=self._scheduler.max_num_active_reqs,
+            memory_bytes=self._memory,
+            bandwidth_bytes_per_second=None,
+            start_unix=self._started_unix,
+            info=self._info,
+        )
+
+
+def hook_pool(hooks: Hooks, pool: Any, census: PoolCensus) -> None:
+    """Vital: a census that has missed a block is wrong for good."""
+    queue = pool.free_block_queue
+    hooks.add(queue, "append", after=census.on_append, vital=True)
+    hooks.add(queue, "append_n", after=census.on_append_n, vital=True)
+    hooks.add(queue, "prepend_n", after=census.on_append_n, vital=True)
+    hooks.add(queue, "remove", after=census.on_remove, vital=True)
+    hooks.add(queue, "popleft", after=census.on_popleft, vital=True)
+    hooks.add(queue, "popleft_n", after=census.on_popleft_n, vital=True)
+    hooks.add(pool, "evict_blocks", before=census.before_evict_blocks, vital=True)
+    hooks.add(pool, "reset_prefix_cache", after=census.after_reset_prefix_cache, vital=True)
+
+
+def _identity(scheduler: Any) -> Identity | None:
+    """Requests ask by the hashes of whole blocks only where the pool has one kind of block and hashes those."""
+    from vllm.v1.core.kv_cache_utils import get_block_hash
+
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    same = len(groups) == 1 and groups[0].kv_cache_spec.block_size == scheduler.hash_block_size
+    identity: Callable[[Any], bytes] = get_block_hash
+    return identity if same else None
+
+
+def _ask_devices(core: Any) -> list[DeviceFacts]:
+    """One per worker; empty when they cannot say: a lack, and no reason to go without the rest."""
+    try:
+        answers = core.model_executor.collective_rpc(device_facts, timeout=DEVICE_FACTS_TIMEOUT_SECONDS)
+        return [DeviceFacts(*answer) for answer in answers]
+    except Exception as error:  # noqa: BLE001 - whatever a worker raises, the server must start
+        log.warning("stallscope: the workers do not tell their device memory (%s)", error)
+        return []
+
+
+def _memory(core: Any, devices: list[DeviceFacts]) -> dict[str, int]:
+    """Labels of `device_memory_bytes`, over all workers."""
+    pool = len(devices) * _pool_bytes(core)
+    weights = sum(device.weight_bytes for device in devices)
+    totals = [device.total_bytes for device in devices if device.total_bytes is not None]
+    reserved = [device.reserved_bytes for device in devices if device.reserved_bytes is not None]
+    memory = {"kv_pool": pool, "weights": weights}
+    if devices and len(totals) == len(devices):
+        memory["total"] = sum(totals)
+        memory["reserved"] = sum(reserved) if len(reserved) == len(devices) else pool + weights
+    return memory
+
+
+def _pool_bytes(core: Any) -> int:
+    """KV bytes of one worker."""
+    return sum(tensor.size for tensor in core.scheduler.kv_cache_config.kv_cache_tensors)
+
+
+def _info(core: Any, devices: list[DeviceFacts]) -> dict[str, str]:
+    """Labels of `engine_info`."""
+    config = core.vllm_config
+    model, cache = config.model_config, config.cache_config
+    num_blocks = core.scheduler.kv_cache_config.num_blocks
+    return {
+        "version": _vllm_version(),
+        "probe_version": package_version("stallscope"),
+        "model": str(model.served_model_name if isinstance(model.served_model_name, str) else model.model),
+        "num_layers": str(model.get_num_layers(config.parallel_config)),
+        "num_query_heads": str(model.get_num_attention_heads(config.parallel_config)),
+        "head_dim": str(model.get_head_size()),
+        "num_parameters": str(sum(device.num_parameters for device in devices)),
+        "weight_bytes": str(sum(device.weight_bytes for device in devices)),
+        "kv_bytes_per_token": str(len(devices) * _pool_bytes(core) // (num_blocks * cache.block_size)),
+        "block_size": str(cache.block_size),
+        "kv_blocks": str(num_blocks - 1),
+        "max_model_len": str(model.max_model_len),
+        "prefix_cache": str(bool(cache.enable_prefix_caching)).lower(),
+        "device": devices[0].device if devices else config.device_config.device_type,
+        "device_time": "none",
+    }
+
+
+def _vllm_version() -> str:
+    import vllm
+
+    return str(vllm.__version__)

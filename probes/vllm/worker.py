@@ -1,0 +1,98 @@
+"""The worker's side: wall and CPU time of each forward pass, sent back on the output that goes to the engine anyway."""
+
+from time import perf_counter_ns, thread_time_ns
+from typing import Any, NamedTuple
+
+from probes.vllm.hooks import Hooks
+
+TIMES_ATTRIBUTE = "stallscope_times"
+
+
+class WorkerTimes(NamedTuple):
+    """Stamps of the monotonic clock, which all processes of a machine share."""
+
+    begin_ns: int
+    forward_end_ns: int
+    sample_begin_ns: int
+    end_ns: int
+    cpu_ns: int | None
+    """CPU time of the worker's thread in both parts; None on a GPU and with several threads: it would not be the work's."""
+
+
+def times_of(model_output: Any) -> WorkerTimes | None:
+    """What the worker sent along with its output; None when it has no probe."""
+    found = getattr(model_output, TIMES_ATTRIBUTE, None)
+    return None if found is None else WorkerTimes(*found)
+
+
+class WorkerProbe:
+    """Hooked to the worker wrapper's execute_model, and through it to the sample_tokens of its worker."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._counts_cpu: bool | None = None
+        self._begin_ns = self._forward_end_ns = self._sample_begin_ns = 0
+        self._cpu_ns = self._cpu_begin_ns = 0
+
+    def before_execute(self, wrapper: Any, *_: Any) -> None:
+        if self._counts_cpu is None:
+            self._first_call(wrapper)
+        self._begin_ns, self._cpu_begin_ns = perf_counter_ns(), thread_time_ns()
+
+    def _first_call(self, wrapper: Any) -> None:
+        import torch
+
+        on_cpu = wrapper.vllm_config.device_config.device_type == "cpu"
+        self._counts_cpu = on_cpu and torch.get_num_threads() == 1
+        self._hooks.add(wrapper.worker, "sample_tokens", before=self.before_sample, after=self.after_sample)
+
+    def after_execute(self, output: Any, *_: Any) -> None:
+        """`output` is None when sampling is a call of its own."""
+        self._forward_end_ns = self._sample_begin_ns = perf_counter_ns()
+        self._cpu_ns = thread_time_ns() - self._cpu_begin_ns
+        if output is not None:
+            self._send(output)
+
+    def before_sample(self, *_: Any) -> None:
+        self._sample_begin_ns, self._cpu_begin_ns = perf_counter_ns(), thread_time_ns()
+
+    def after_sample(self, output: Any, *_: Any) -> None:
+        self._cpu_ns += thread_time_ns() - self._cpu_begin_ns
+        self._send(output)
+
+    def _send(self, output: Any) -> None:
+        # Only a finished output holds its requests: one that is still being copied from a GPU tells no end. The empty output
+        # is one object that all steps share.
+        if not getattr(output, "req_ids", None):
+            return
+        cpu_ns = self._cpu_ns if self._counts_cpu else None
+        times = (self._begin_ns, self._forward_end_ns, self._sample_begin_ns, perf_counter_ns(), cpu_ns)
+        setattr(output, TIMES_ATTRIBUTE, times)
+
+
+class DeviceFacts(NamedTuple):
+    """Of one worker's device. Bytes; None: cannot be told."""
+
+    device: str
+    total_bytes: int | None
+    reserved_bytes: int | None
+    """By the process, where the device can say; None: weights and KV pool are all that is known."""
+    weight_bytes: int
+    num_parameters: int
+
+
+def device_facts(wrapper: Any) -> tuple[Any, ...]:
+    """Run in each worker once, at the start: the fields of `DeviceFacts`."""
+    import torch
+
+    worker = wrapper.worker
+    parameters = list(worker.model_runner.get_model().parameters())
+    weight_bytes = sum(one.numel() * one.element_size() for one in parameters)
+    num_parameters = sum(one.numel() for one in parameters)
+    if wrapper.vllm_config.device_config.device_type == "cuda":
+        properties = torch.cuda.get_device_properties(worker.device)
+        reserved = torch.cuda.memory_reserved(worker.device)
+        return properties.name, properties.total_memory, reserved, weight_bytes, num_parameters
+    # On the CPU backend the share of the host that vLLM may use takes the device memory's place.
+    granted = getattr(worker, "requested_cpu_memory", None)
+    return wrapper.vllm_config.device_config.device_type, granted, None, weight_bytes, num_parameters
