@@ -41,9 +41,7 @@ class EngineProbe:
         self.side_port = self._serve(core)
         self._info = _info(core, self._devices) | {"engine_id": self._engine_id, "debug_url": self.side_port.url}
         hook_pool(hooks, pool, self.census)
-        hooks.add(scheduler, "schedule", before=self.steps.before_schedule, after=self.steps.after_schedule)
-        hooks.add(scheduler, "_preempt_request", before=self.steps.before_preempt)
-        hooks.add(scheduler, "update_from_output", before=self.steps.before_update, after=self.steps.after_update)
+        hook_scheduler(hooks, scheduler, self.steps)
 
     def _serve(self, core: Any) -> SidePort:
         served = Served(
@@ -93,6 +91,12 @@ def hook_pool(hooks: Hooks, pool: Any, census: PoolCensus) -> None:
     hooks.add(pool, "reset_prefix_cache", after=census.after_reset_prefix_cache, vital=True)
 
 
+def hook_scheduler(hooks: Hooks, scheduler: Any, steps: StepProbe) -> None:
+    hooks.add(scheduler, "schedule", before=steps.before_schedule, after=steps.after_schedule)
+    hooks.add(scheduler, "_preempt_request", before=steps.before_preempt)
+    hooks.add(scheduler, "update_from_output", before=steps.before_update, after=steps.after_update)
+
+
 def _identity(scheduler: Any) -> Identity | None:
     """Requests ask by the hashes of whole blocks only where the pool has one kind of block and hashes those."""
     from vllm.v1.core.kv_cache_utils import get_block_hash
@@ -114,16 +118,19 @@ def _ask_devices(core: Any) -> list[DeviceFacts]:
 
 
 def _memory(core: Any, devices: list[DeviceFacts]) -> dict[str, int]:
-    """Labels of `device_memory_bytes`, over all workers."""
-    pool = len(devices) * _pool_bytes(core)
-    weights = sum(device.weight_bytes for device in devices)
-    totals = [device.total_bytes for device in devices if device.total_bytes is not None]
-    reserved = [device.reserved_bytes for device in devices if device.reserved_bytes is not None]
-    memory = {"kv_pool": pool, "weights": weights}
-    if devices and len(totals) == len(devices):
-        memory["total"] = sum(totals)
-        memory["reserved"] = sum(reserved) if len(reserved) == len(devices) else pool + weights
-    return memory
+    """Labels of `device_memory_bytes`, over all workers; without those that not every worker can tell."""
+    memory = {
+        "total": _sum([device.total_bytes for device in devices]),
+        "reserved": _sum([device.reserved_bytes for device in devices]),
+        "weights": _sum([device.weight_bytes for device in devices]),
+        "kv_pool": len(devices) * _pool_bytes(core) or None,
+    }
+    return {kind: value for kind, value in memory.items() if value is not None}
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _pool_bytes(core: Any) -> int:
@@ -136,6 +143,10 @@ def _info(core: Any, devices: list[DeviceFacts]) -> dict[str, str]:
     config = core.vllm_config
     model, cache = config.model_config, config.cache_config
     num_blocks = core.scheduler.kv_cache_config.num_blocks
+    measured = {
+        "num_parameters": _sum([device.num_parameters for device in devices]),
+        "weight_bytes": _sum([device.weight_bytes for device in devices]),
+    }
     return {
         "version": _vllm_version(),
         "probe_version": package_version("stallscope"),
@@ -143,15 +154,16 @@ def _info(core: Any, devices: list[DeviceFacts]) -> dict[str, str]:
         "num_layers": str(model.get_num_layers(config.parallel_config)),
         "num_query_heads": str(model.get_num_attention_heads(config.parallel_config)),
         "head_dim": str(model.get_head_size()),
-        "num_parameters": str(sum(device.num_parameters for device in devices)),
-        "weight_bytes": str(sum(device.weight_bytes for device in devices)),
-        "kv_bytes_per_token": str(len(devices) * _pool_bytes(core) // (num_blocks * cache.block_size)),
+        "kv_bytes_per_token": str(
+            config.parallel_config.world_size * _pool_bytes(core) // (num_blocks * cache.block_size)
+        ),
         "block_size": str(cache.block_size),
         "kv_blocks": str(num_blocks - 1),
         "max_model_len": str(model.max_model_len),
         "prefix_cache": str(bool(cache.enable_prefix_caching)).lower(),
         "device": devices[0].device if devices else config.device_config.device_type,
         "device_time": "none",
+        **{name: str(value) for name, value in measured.items() if value is not None},
     }
 
 

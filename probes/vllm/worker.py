@@ -1,5 +1,7 @@
 """The worker's side: wall and CPU time of each forward pass, sent back on the output that goes to the engine anyway."""
 
+import os
+from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple
 
@@ -76,9 +78,9 @@ class DeviceFacts(NamedTuple):
     device: str
     total_bytes: int | None
     reserved_bytes: int | None
-    """By the process, where the device can say; None: weights and KV pool are all that is known."""
-    weight_bytes: int
-    num_parameters: int
+    """By the worker's process."""
+    weight_bytes: int | None
+    num_parameters: int | None
 
 
 def device_facts(wrapper: Any) -> tuple[Any, ...]:
@@ -86,13 +88,26 @@ def device_facts(wrapper: Any) -> tuple[Any, ...]:
     import torch
 
     worker = wrapper.worker
-    parameters = list(worker.model_runner.get_model().parameters())
-    weight_bytes = sum(one.numel() * one.element_size() for one in parameters)
-    num_parameters = sum(one.numel() for one in parameters)
-    if wrapper.vllm_config.device_config.device_type == "cuda":
+    kind = wrapper.vllm_config.device_config.device_type
+    if kind == "cuda":
         properties = torch.cuda.get_device_properties(worker.device)
-        reserved = torch.cuda.memory_reserved(worker.device)
-        return properties.name, properties.total_memory, reserved, weight_bytes, num_parameters
-    # On the CPU backend the share of the host that vLLM may use takes the device memory's place.
-    granted = getattr(worker, "requested_cpu_memory", None)
-    return wrapper.vllm_config.device_config.device_type, granted, None, weight_bytes, num_parameters
+        device, total, reserved = properties.name, properties.total_memory, torch.cuda.memory_reserved(worker.device)
+    elif kind == "cpu":
+        # The share of the host that vLLM may use takes the device memory's place.
+        device, total, reserved = kind, getattr(worker, "requested_cpu_memory", None), _resident_bytes()
+    else:
+        device, total, reserved = kind, None, None
+    return device, total, reserved, *_weights(worker.model_runner.get_model())
+
+
+def _weights(model: Any) -> tuple[int | None, int | None]:
+    """Bytes and number of a model's parameters; None when a backend has packed some of them away."""
+    parameters = list(model.parameters())
+    if any(one.numel() == 0 for one in parameters):
+        return None, None
+    return sum(one.numel() * one.element_size() for one in parameters), sum(one.numel() for one in parameters)
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -79,8 +79,13 @@ def test_steps_from_a_step_on_with_what_was_lost(engine: Engine):
 def test_the_census_says_that_free_excludes_reclaimable(engine: Engine):
     census = json.loads(get(f"{engine.port.url}/debug/census").data)
     assert census == {
-        "active": 3, "reclaimable": 2, "free": 1, "total": 6,
-        "free_includes_reclaimable": False, "block_size": 16, "reuse": None,
+        "active": 3,
+        "reclaimable": 2,
+        "free": 1,
+        "total": 6,
+        "free_includes_reclaimable": False,
+        "block_size": 16,
+        "reuse": None,
     }
 
 
