@@ -1,0 +1,110 @@
+"""Induced conditions on a real vLLM with the probe, recorded: `python -m tests.vllm.conditions DIRECTORY`.
+
+    vllm-quiet.rec      streams that decode, in a pool with room
+    vllm-mixed.rec      the same streams, and long prompts that arrive beside them; vllm-mixed.client.json: what clients saw
+    vllm-after.rec      one stream after that load, nearly all memory reserved and the pool full of what can be given up
+    vllm-pressure.rec   more streams than a tiny pool holds
+
+tests/vllm judges fresh recordings, tests/diagnose/test_vllm_recordings.py the ones that are kept in tests/data.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.model.export import export_hf
+from engine.model.registry import load_model
+from runbooks.drills.load import Load, Outcome
+from tests.vllm.server import VllmServer
+
+COMMON = ["--max-num-seqs", "16", "--gpu-memory-utilization", "0.12"]
+ROOMY = [*COMMON, "--max-model-len", "2048", "--max-num-batched-tokens", "128"]
+TINY = [
+    *COMMON,
+    *(
+        "--max-model-len",
+        "512",
+        "--max-num-batched-tokens",
+        "256",
+        "--block-size",
+        "32",
+        "--num-gpu-blocks-override",
+        "33",
+    ),
+]
+STREAMS = 3
+PRESSURE_STREAMS = 8
+FIRST_TOKENS_SECONDS = 120.0
+
+
+class ClientGaps(NamedTuple):
+    """Inter-token gaps as the clients of the streams saw them in the window, seconds."""
+
+    mean: float
+    slowest_percent_mean: float
+    count: int
+
+
+def export_model(directory: Path) -> Path:
+    return export_hf(load_model("smollm2", "bfloat16"), directory)
+
+
+def record(url: str, seconds: int, interval: int, path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "diagnose.cli", "record", url),
+        *("--for", f"{seconds}s", "--interval", f"{interval}s", "-q", "-o", str(path)),
+    ]
+    subprocess.run(command, check=True, timeout=seconds + 60)
+
+
+def roomy(model: Path, directory: Path) -> None:
+    with VllmServer(model, ROOMY, directory / "roomy.log") as server:
+        with Load(server.url, streams=STREAMS, stream_tokens=900) as load:
+            await_streams(load, STREAMS)
+            record(server.url, 25, 5, directory / "vllm-quiet.rec")
+        with Load(server.url, streams=STREAMS, stream_tokens=900, long_words=260, every_seconds=8.0, seed=7) as load:
+            await_streams(load, STREAMS)
+            marks = [(one, len(one.gaps)) for one in load.outcomes if one.label == "stream"]
+            record(server.url, 45, 5, directory / "vllm-mixed.rec")
+            gaps = client_gaps(marks)
+        (directory / "vllm-mixed.client.json").write_text(json.dumps(gaps._asdict()) + "\n")
+        with Load(server.url, streams=1, stream_tokens=900, seed=9) as load:
+            await_streams(load, 1)
+            record(server.url, 10, 2, directory / "vllm-after.rec")
+
+
+def pressure(model: Path, directory: Path) -> None:
+    with (
+        VllmServer(model, TINY, directory / "pressure.log") as server,
+        Load(server.url, streams=PRESSURE_STREAMS, stream_tokens=120, seed=3) as load,
+    ):
+        await_streams(load, 1)
+        record(server.url, 45, 3, directory / "vllm-pressure.rec")
+
+
+def await_streams(load: Load, count: int) -> None:
+    """Until that many streams have their first token, and the steps of those prompts are over."""
+    deadline = time.monotonic() + FIRST_TOKENS_SECONDS
+    while len(load.ttfts("stream")) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {count} streams after {FIRST_TOKENS_SECONDS:g} s: {load.errors()[:1]}")
+        time.sleep(0.1)
+    time.sleep(2.0)
+
+
+def client_gaps(marks: list[tuple[Outcome, int]]) -> ClientGaps:
+    gaps = sorted(gap for one, seen in marks for gap in list(one.gaps)[seen:])
+    slowest = gaps[-max(1, len(gaps) // 100) :]
+    return ClientGaps(sum(gaps) / len(gaps), sum(slowest) / len(slowest), len(gaps))
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as scratch:
+        exported = export_model(Path(scratch))
+        roomy(exported, target)
+        pressure(exported, target)
