@@ -53,10 +53,16 @@ class PoolCensus:
         self._identity = identity
         self._ghosts: dict[bytes, None] = {}
         self._reclaimable = self.scan().reclaimable
+        self.published = self.census()
+        """As it was last published: what other threads read, since the counts move one after the other."""
 
     def census(self) -> BlockCensus:
         available = self._queue.num_free_blocks
         return BlockCensus(self.total - available, self._reclaimable, available - self._reclaimable)
+
+    def publish(self) -> BlockCensus:
+        self.published = self.census()
+        return self.published
 
     def scan(self) -> BlockCensus:
         """The same from the blocks themselves, O(blocks): at the start, and to check the counts."""
@@ -124,3 +130,4 @@ class PoolCensus:
         if was_reset:
             self._reclaimable = 0
             self._ghosts.clear()
+            self.publish()

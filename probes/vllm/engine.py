@@ -34,36 +34,31 @@ class EngineProbe:
         self.census = PoolCensus(pool, _identity(scheduler))
         self.steps = StepProbe(scheduler, self.census, self.recorder, self.block_size)
         self._scheduler = scheduler
-        self._engine_id = secrets.token_hex(8)
         self._started_unix = time.time()
-        self._devices = _ask_devices(core)
-        self._memory = _memory(core, self._devices)
-        self.side_port = self._serve(core)
-        self._info = _info(core, self._devices) | {"engine_id": self._engine_id, "debug_url": self.side_port.url}
+        engine_id = secrets.token_hex(8)
+        devices = _ask_devices(core)
+        self._memory = _memory(core, devices)
+        self._info = _info(core, devices) | {"engine_id": engine_id}
+        hooks.on_error = self._count_error
         hook_pool(hooks, pool, self.census)
         hook_scheduler(hooks, scheduler, self.steps)
-
-    def _serve(self, core: Any) -> SidePort:
+        # Last: whatever goes wrong before leaves no port open.
+        collector = EngineCollector(self.recorder, TimedLock(), self.snapshot)
         served = Served(
-            self._engine_id,
-            self.block_size,
-            self.recorder,
-            EngineCollector(self.recorder, TimedLock(), self.snapshot),
-            self.snapshot,
-            lambda: self.hooks.off_reason,
+            engine_id, self.block_size, self.recorder, collector, self.snapshot, lambda: self.hooks.off_reason
         )
-        engine = core.vllm_config.parallel_config.data_parallel_rank
-        asked = int(os.environ.get(PORT_VARIABLE, "0"))
-        side_port = SidePort(served, asked + engine if asked else 0)
-        rendezvous.publish(core.vllm_config.instance_id, engine, side_port.url)
-        return side_port
+        self.side_port = SidePort(served, _port(core))
+        self._info["debug_url"] = self.side_port.url
+        _publish(core, self.side_port.url)
+
+    def _count_error(self) -> None:
+        self.recorder.counters.probe_errors += 1
 
     def snapshot(self) -> EngineSnapshot:
         """From any thread: each number is right at its moment, and a step may end between two of them."""
-        self.recorder.counters.probe_errors = self.hooks.errors
         running, waiting = self._scheduler.get_request_counts()
         return EngineSnapshot(
-            census=self.census.census(),
+            census=self.census.published,
             num_running=running,
             num_waiting=waiting,
             waiting_by_reason=self.steps.waiting_by_reason(),
@@ -76,6 +71,25 @@ class EngineProbe:
             start_unix=self._started_unix,
             info=self._info,
         )
+
+
+def _index(core: Any) -> int:
+    return int(core.vllm_config.parallel_config.data_parallel_rank)
+
+
+def _port(core: Any) -> int:
+    """0 takes a free one. Raises ValueError when the environment asks for no port number."""
+    text = os.environ.get(PORT_VARIABLE, "0")
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"{PORT_VARIABLE}={text!r} is no port number")
+    return int(text) + _index(core) if int(text) else 0
+
+
+def _publish(core: Any, url: str) -> None:
+    try:
+        rendezvous.publish(core.vllm_config.instance_id, _index(core), url)
+    except OSError as error:
+        log.warning("stallscope: vLLM's own metrics page stays without ours, which are at %s/metrics: %s", url, error)
 
 
 def hook_pool(hooks: Hooks, pool: Any, census: PoolCensus) -> None:

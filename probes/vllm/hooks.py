@@ -26,12 +26,13 @@ class Hooks:
     exactly once, with what it was called with, and its result or exception is the caller's.
     """
 
-    def __init__(self, max_errors: int = 5, on_off: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, max_errors: int = 5) -> None:
         self.errors = 0
+        self.on_error: Callable[[], None] = lambda: None
+        """Called after each error was counted."""
         self.off_reason: str | None = None
         """Why the hooks have been taken off; None while they are on."""
         self._max_errors = max_errors
-        self._on_off = on_off
         self._installed: list[_Installed] = []
 
     def add(
@@ -60,6 +61,7 @@ class Hooks:
             hook(*args)
         except Exception as error:  # a fault of the probe must never reach the server
             self.errors += 1
+            self.on_error()
             if self.errors == 1:
                 log.warning("stallscope: a probe hook failed; the server is not affected", exc_info=error)
             if vital or self.errors >= self._max_errors:
@@ -72,7 +74,6 @@ class Hooks:
         self.off_reason = reason
         log.error("stallscope: the probe is off until the next start: %s", reason)
         self.remove()
-        self._on_off()
 
     def remove(self) -> None:
         """Idempotent. In reverse, so that a target that was hooked twice ends with its own code."""

@@ -23,8 +23,7 @@ def publish(instance: str, engine: int, url: str) -> Path:
     """Says where an engine's side port is. Files of engines that have died are swept up on the way."""
     directory = _directory()
     for path in directory.glob("*.json"):
-        pid = _read(path).get("pid")
-        if not isinstance(pid, int) or not Path(f"/proc/{pid}").exists():
+        if not _is_alive(_read(path).get("pid")):
             path.unlink(missing_ok=True)
     target = directory / f"{instance}-{engine}.json"
     draft = target.with_suffix(f".{os.getpid()}")
@@ -41,6 +40,18 @@ def side_ports(instance: str) -> dict[int, str]:
         if isinstance(url, str):
             found[int(path.stem.rpartition("-")[2])] = url
     return dict(sorted(found.items()))
+
+
+def _is_alive(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _read(path: Path) -> dict[str, object]:

@@ -156,6 +156,7 @@ class StepProbe:
         now_ns = perf_counter_ns()
         for name in output.finished_req_ids:
             self._forget(name, now_ns)
+        census = self._census.publish()
         if not output.num_scheduled_tokens:
             return  # nothing to run: vLLM turns over its housekeeping
         work = self._classify(output.num_scheduled_tokens, now_ns)
@@ -177,7 +178,7 @@ class StepProbe:
                 preempted,
                 deferred,
                 reason,
-                self._census.census(),
+                census,
                 self._evictions - before,
             )
         )
@@ -242,6 +243,7 @@ class StepProbe:
     def after_update(self, outputs: Mapping[int, Any], output: SchedulerOutput, model_output: Any) -> None:
         """`outputs` are vLLM's EngineCoreOutputs by client."""
         end_ns = perf_counter_ns()
+        self._census.publish()
         if not output.num_scheduled_tokens:
             return
         planned = self._planned.popleft()
