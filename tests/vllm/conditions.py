@@ -16,13 +16,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.model.export import export_hf
-from engine.model.registry import load_model
 from runbooks.drills.load import Load, Outcome
 from tests.vllm.server import VllmServer
+from tests.vllm.tiny import write_served_model
 
 COMMON = ["--max-num-seqs", "16", "--gpu-memory-utilization", "0.12"]
-ROOMY = [*COMMON, "--max-model-len", "2048", "--max-num-batched-tokens", "128"]
+ROOMY = [*COMMON, "--max-model-len", "8192", "--max-num-batched-tokens", "128"]
 TINY = [
     *COMMON,
     *(
@@ -37,6 +36,10 @@ TINY = [
     ),
 ]
 STREAMS = 3
+STREAM_TOKENS = 7500
+"""More than a stream can get in a window, so that none of them ends and asks again."""
+LONG_WORDS = 80
+"""Some 550 tokens of the byte tokenizer: five chunks."""
 PRESSURE_STREAMS = 8
 FIRST_TOKENS_SECONDS = 120.0
 
@@ -49,10 +52,6 @@ class ClientGaps(NamedTuple):
     count: int
 
 
-def export_model(directory: Path) -> Path:
-    return export_hf(load_model("smollm2", "bfloat16"), directory)
-
-
 def record(url: str, seconds: int, interval: int, path: Path) -> None:
     command = [
         *(sys.executable, "-m", "diagnose.cli", "record", url),
@@ -63,16 +62,18 @@ def record(url: str, seconds: int, interval: int, path: Path) -> None:
 
 def roomy(model: Path, directory: Path) -> None:
     with VllmServer(model, ROOMY, directory / "roomy.log") as server:
-        with Load(server.url, streams=STREAMS, stream_tokens=900) as load:
+        with Load(server.url, streams=STREAMS, stream_tokens=STREAM_TOKENS) as load:
             await_streams(load, STREAMS)
             record(server.url, 25, 5, directory / "vllm-quiet.rec")
-        with Load(server.url, streams=STREAMS, stream_tokens=900, long_words=260, every_seconds=8.0, seed=7) as load:
+        with Load(
+            server.url, streams=STREAMS, stream_tokens=STREAM_TOKENS, long_words=LONG_WORDS, every_seconds=8.0, seed=7
+        ) as load:
             await_streams(load, STREAMS)
             marks = [(one, len(one.gaps)) for one in load.outcomes if one.label == "stream"]
             record(server.url, 45, 5, directory / "vllm-mixed.rec")
             gaps = client_gaps(marks)
         (directory / "vllm-mixed.client.json").write_text(json.dumps(gaps._asdict()) + "\n")
-        with Load(server.url, streams=1, stream_tokens=900, seed=9) as load:
+        with Load(server.url, streams=1, stream_tokens=STREAM_TOKENS, seed=9) as load:
             await_streams(load, 1)
             record(server.url, 10, 2, directory / "vllm-after.rec")
 
@@ -105,6 +106,6 @@ def client_gaps(marks: list[tuple[Outcome, int]]) -> ClientGaps:
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as scratch:
-        exported = export_model(Path(scratch))
+        exported = write_served_model(Path(scratch))
         roomy(exported, target)
         pressure(exported, target)

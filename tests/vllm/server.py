@@ -19,7 +19,7 @@ READY_SECONDS = 600.0
 
 
 class VllmServer:
-    """`with VllmServer(model, ["--max-model-len", "2048"], log) as server:` serves at `server.url`."""
+    """With random weights. `with VllmServer(model, ["--max-model-len", "2048"], log) as server:` serves at `server.url`."""
 
     def __init__(
         self, model: Path, options: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -32,7 +32,7 @@ class VllmServer:
         self._command = [
             *(sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", str(model), "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port)),
-            *("--dtype", "float32", "--enforce-eager"),
+            *("--load-format", "dummy", "--dtype", "float32", "--enforce-eager"),
             *options,
         ]
         # Named, so that vLLM adds the debug routes to its own port.

@@ -15,9 +15,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.vllm.conditions import export_model
+    from tests.vllm.tiny import write_served_model
 
-    return export_model(tmp_path_factory.mktemp("smollm2"))
+    return write_served_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A tiny Llama for vLLM, with random weights: two layers, of the smallest head that its CPU attention has a kernel for."""
+"""Llamas with random weights for vLLM: what a step costs and how blocks move does not depend on what the weights say."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ _CONFIG = {
     "intermediate_size": 256,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
-    "head_dim": 64,
+    "head_dim": 64,  # vLLM's CPU attention has no kernel for smaller ones
     "vocab_size": 512,
     "max_position_embeddings": 8192,
     "rope_theta": 10000.0,
@@ -22,6 +22,14 @@ _CONFIG = {
     "eos_token_id": 2,
     "torch_dtype": "float32",
 }
+_LARGER = {
+    "num_hidden_layers": 8,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+"""22 million parameters: a decode step of some 20 ms on an idle core, and a chunk of 128 tokens several times that."""
 
 
 def make_llm(directory: Path, **options: Any) -> Any:
@@ -35,3 +43,17 @@ def make_llm(directory: Path, **options: Any) -> Any:
 
 def engine_core(llm: Any) -> Any:
     return llm.llm_engine.engine_core.engine_core
+
+
+def write_served_model(directory: Path) -> Path:
+    """A larger one with the byte tokenizer of our tiny model, to be served with --load-format dummy."""
+    from engine.model.export import export_hf
+    from engine.model.registry import load_model
+
+    export_hf(load_model("tiny", "float32"), directory)
+    (directory / "model.safetensors").unlink()
+    exported = json.loads((directory / "config.json").read_text())
+    names = ("vocab_size", "bos_token_id", "eos_token_id")
+    config = _CONFIG | _LARGER | {name: exported[name] for name in names}
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
