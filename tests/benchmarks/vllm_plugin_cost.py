@@ -70,7 +70,7 @@ class Engine:
         scheduler = self.core.scheduler
         pool = scheduler.kv_cache_manager.block_pool
         census = PoolCensus(pool, lambda key: key[:-4])
-        worker, wrapper = WorkerProbe(hooks), self.core.model_executor.driver_worker
+        worker, wrapper = WorkerProbe(hooks), type(self.core.model_executor.driver_worker)
         hook_pool(hooks, pool, census)
         hook_scheduler(hooks, scheduler, StepProbe(scheduler, census, RingRecorder(), 32))
         hooks.add(wrapper, "execute_model", before=worker.before_execute, after=worker.after_execute)
