@@ -33,9 +33,9 @@ from probes.vllm.worker import WorkerProbe
 from tests.vllm.tiny import engine_core, make_llm
 
 BLOCK = 16
-STEPS = 20
+STEPS = 10
 """Per block of one arm."""
-PAIRS = 40
+PAIRS = 30
 CHUNK = 256
 
 
