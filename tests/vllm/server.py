@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -21,9 +21,7 @@ READY_SECONDS = 600.0
 class VllmServer:
     """With random weights. `with VllmServer(model, ["--max-model-len", "2048"], log) as server:` serves at `server.url`."""
 
-    def __init__(
-        self, model: Path, options: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, model: Path, options: Sequence[str], log: Path) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -37,7 +35,7 @@ class VllmServer:
         ]
         # Named, so that vLLM adds the debug routes to its own port.
         fixed = {"VLLM_PLUGINS": "stallscope", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        self._environment = os.environ | fixed | (environment or {})
+        self._environment = os.environ | fixed
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "VllmServer":
