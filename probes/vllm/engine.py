@@ -1,4 +1,4 @@
-"""The probe of one engine: put together from vLLM's EngineCore once that is built, before its first step."""
+"""The probe of one engine: put together from vLLM's scheduler as soon as that is built."""
 
 import os
 import secrets
@@ -16,40 +16,67 @@ from probes.vllm.census import Identity, PoolCensus
 from probes.vllm.hooks import Hooks, log
 from probes.vllm.side_port import Served, SidePort
 from probes.vllm.steps import StepProbe
-from probes.vllm.worker import DeviceFacts, device_facts
+from probes.vllm.worker import DeviceFacts, device_of
 
 PORT_VARIABLE = "STALLSCOPE_PORT"
-DEVICE_FACTS_TIMEOUT_SECONDS = 60.0
 
 
 class EngineProbe:
-    """Everything of one engine. `core` is a vLLM EngineCore; its objects carry the hooks from here on."""
+    """Everything of one engine. Hangs on its scheduler, a vLLM Scheduler, whose objects carry the hooks from here on."""
 
-    def __init__(self, core: Any, hooks: Hooks) -> None:
+    def __init__(self, scheduler: Any, hooks: Hooks) -> None:
         self.hooks = hooks
         self.recorder = RingRecorder()
-        scheduler = core.scheduler
+        self._scheduler = scheduler
+        self._config = config = scheduler.vllm_config
         pool = scheduler.kv_cache_manager.block_pool
-        self.block_size = core.vllm_config.cache_config.block_size
+        self.block_size = config.cache_config.block_size
         self.census = PoolCensus(pool, _identity(scheduler))
         self.steps = StepProbe(scheduler, self.census, self.recorder, self.block_size)
-        self._scheduler = scheduler
         self._started_unix = time.time()
+        self._device: DeviceFacts | None = None
+        self._memory = {"kv_pool": self._num_workers * self._pool_bytes}
         engine_id = secrets.token_hex(8)
-        devices = _ask_devices(core)
-        self._memory = _memory(core, devices)
-        self._info = _info(core, devices) | {"engine_id": engine_id}
+        self._info = _info(config) | {
+            "engine_id": engine_id,
+            "kv_blocks": str(pool.num_gpu_blocks - 1),
+            "kv_bytes_per_token": str(self._memory["kv_pool"] // (pool.num_gpu_blocks * self.block_size)),
+        }
         hooks.on_error = self._count_error
         hook_pool(hooks, pool, self.census)
         hook_scheduler(hooks, scheduler, self.steps)
+        hooks.add(scheduler, "update_from_output", after=self._learn_device)
         # Last: whatever goes wrong before leaves no port open.
         collector = EngineCollector(self.recorder, TimedLock(), self.snapshot)
         served = Served(
             engine_id, self.block_size, self.recorder, collector, self.snapshot, lambda: self.hooks.off_reason
         )
-        self.side_port = SidePort(served, _port(core))
+        self.side_port = SidePort(served, _port(config))
         self._info["debug_url"] = self.side_port.url
-        _publish(core, self.side_port.url)
+        _publish(config, self.side_port.url)
+
+    @property
+    def _num_workers(self) -> int:
+        return int(self._config.parallel_config.world_size)
+
+    @property
+    def _pool_bytes(self) -> int:
+        """KV bytes of one worker."""
+        return sum(tensor.size for tensor in self._scheduler.kv_cache_config.kv_cache_tensors)
+
+    def _learn_device(self, _: Any, __: Any, model_output: Any) -> None:
+        """From the first output of the worker that answers; the others hold as much."""
+        if self._device is not None or (found := device_of(model_output)) is None:
+            return
+        self._device = found
+        told = {"total": found.total_bytes, "reserved": found.reserved_bytes, "weights": found.weight_bytes}
+        # Replaced whole: another thread may be reading.
+        self._memory = self._memory | {
+            kind: self._num_workers * size for kind, size in told.items() if size is not None
+        }
+        counts = {"num_parameters": found.num_parameters, "weight_bytes": found.weight_bytes}
+        counted = {name: str(self._num_workers * count) for name, count in counts.items() if count is not None}
+        self._info = self._info | counted | {"device": found.device}
 
     def _count_error(self) -> None:
         self.recorder.counters.probe_errors += 1
@@ -73,21 +100,21 @@ class EngineProbe:
         )
 
 
-def _index(core: Any) -> int:
-    return int(core.vllm_config.parallel_config.data_parallel_rank)
+def _index(config: Any) -> int:
+    return int(config.parallel_config.data_parallel_rank)
 
 
-def _port(core: Any) -> int:
+def _port(config: Any) -> int:
     """0 takes a free one. Raises ValueError when the environment asks for no port number."""
     text = os.environ.get(PORT_VARIABLE, "0")
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise ValueError(f"{PORT_VARIABLE}={text!r} is no port number")
-    return int(text) + _index(core) if int(text) else 0
+    return int(text) + _index(config) if int(text) else 0
 
 
-def _publish(core: Any, url: str) -> None:
+def _publish(config: Any, url: str) -> None:
     try:
-        rendezvous.publish(core.vllm_config.instance_id, _index(core), url)
+        rendezvous.publish(config.instance_id, _index(config), url)
     except OSError as error:
         log.warning("stallscope: vLLM's own metrics page stays without ours, which are at %s/metrics: %s", url, error)
 
@@ -121,67 +148,21 @@ def _identity(scheduler: Any) -> Identity | None:
     return identity if same else None
 
 
-def _ask_devices(core: Any) -> list[DeviceFacts]:
-    """One per worker; empty when they cannot say: a lack, and no reason to go without the rest."""
-    try:
-        answers = core.model_executor.collective_rpc(device_facts, timeout=DEVICE_FACTS_TIMEOUT_SECONDS)
-        return [DeviceFacts(*answer) for answer in answers]
-    except Exception as error:  # noqa: BLE001 - whatever a worker raises, the server must start
-        log.warning("stallscope: the workers do not tell their device memory (%s)", error)
-        return []
+def _info(config: Any) -> dict[str, str]:
+    """Labels of `engine_info` that vLLM's configuration tells."""
+    import vllm
 
-
-def _memory(core: Any, devices: list[DeviceFacts]) -> dict[str, int]:
-    """Labels of `device_memory_bytes`, over all workers; without those that not every worker can tell."""
-    memory = {
-        "total": _sum([device.total_bytes for device in devices]),
-        "reserved": _sum([device.reserved_bytes for device in devices]),
-        "weights": _sum([device.weight_bytes for device in devices]),
-        "kv_pool": len(devices) * _pool_bytes(core) or None,
-    }
-    return {kind: value for kind, value in memory.items() if value is not None}
-
-
-def _sum(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
-
-
-def _pool_bytes(core: Any) -> int:
-    """KV bytes of one worker."""
-    return sum(tensor.size for tensor in core.scheduler.kv_cache_config.kv_cache_tensors)
-
-
-def _info(core: Any, devices: list[DeviceFacts]) -> dict[str, str]:
-    """Labels of `engine_info`."""
-    config = core.vllm_config
     model, cache = config.model_config, config.cache_config
-    num_blocks = core.scheduler.kv_cache_config.num_blocks
-    measured = {
-        "num_parameters": _sum([device.num_parameters for device in devices]),
-        "weight_bytes": _sum([device.weight_bytes for device in devices]),
-    }
     return {
-        "version": _vllm_version(),
+        "version": str(vllm.__version__),
         "probe_version": package_version("stallscope"),
         "model": str(model.served_model_name if isinstance(model.served_model_name, str) else model.model),
         "num_layers": str(model.get_num_layers(config.parallel_config)),
         "num_query_heads": str(model.get_num_attention_heads(config.parallel_config)),
         "head_dim": str(model.get_head_size()),
-        "kv_bytes_per_token": str(
-            config.parallel_config.world_size * _pool_bytes(core) // (num_blocks * cache.block_size)
-        ),
         "block_size": str(cache.block_size),
-        "kv_blocks": str(num_blocks - 1),
         "max_model_len": str(model.max_model_len),
         "prefix_cache": str(bool(cache.enable_prefix_caching)).lower(),
-        "device": devices[0].device if devices else config.device_config.device_type,
+        "device": str(config.device_config.device_type),
         "device_time": "none",
-        **{name: str(value) for name, value in measured.items() if value is not None},
     }
-
-
-def _vllm_version() -> str:
-    import vllm
-
-    return str(vllm.__version__)

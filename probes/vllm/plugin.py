@@ -46,8 +46,11 @@ def _problem() -> str | None:
 
 
 def _install() -> None:
-    """Hooks what builds an engine and what runs a step in a worker; which of them this process does, it does not know."""
-    from vllm.v1.engine.core import EngineCore
+    """Hooks the making of a scheduler and the steps of a worker: which of them this process has, is not known yet.
+
+    vLLM calls `register` from within the making of its engine core and its workers: both must be hooked by what comes later.
+    """
+    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     from probes.vllm.selfcheck import signature_problem
@@ -60,11 +63,11 @@ def _install() -> None:
     worker = WorkerProbe(hooks)
     hooks.add(WorkerWrapperBase, "execute_model", before=worker.before_execute, after=worker.after_execute)
     building = Hooks()
-    building.add(EngineCore, "__init__", after=_attach)
+    building.add(Scheduler, "__init__", after=_attach)
 
 
-def _attach(_: None, core: Any, *__: Any) -> None:
-    """After EngineCore.__init__. One line says what came of it."""
+def _attach(_: None, scheduler: Any, *__: Any) -> None:
+    """After Scheduler.__init__. One line says what came of it."""
     from probes.vllm import selfcheck
     from probes.vllm.engine import EngineProbe
 
@@ -74,8 +77,7 @@ def _attach(_: None, core: Any, *__: Any) -> None:
         if not problems and (problem := selfcheck.pool_problem()) is not None:
             problems = [problem]
         if not problems:
-            # vLLM's object keeps it alive, and it ends with it.
-            core.stallscope_probe = probe = EngineProbe(core, hooks)
+            scheduler.stallscope_probe = probe = EngineProbe(scheduler, hooks)
             log.info("stallscope: the probe is on; step records at %s/debug/steps", probe.side_port.url)
             return
     except Exception as error:  # noqa: BLE001 - the engine is built, and must run

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from probes.vllm.hooks import Hooks
 
 TIMES_ATTRIBUTE = "stallscope_times"
+DEVICE_ATTRIBUTE = "stallscope_device"
 
 
 class WorkerTimes(NamedTuple):
@@ -27,12 +28,30 @@ def times_of(model_output: Any) -> WorkerTimes | None:
     return None if found is None else WorkerTimes(*found)
 
 
+class DeviceFacts(NamedTuple):
+    """Of one worker's device. Bytes; None: cannot be told."""
+
+    device: str
+    total_bytes: int | None
+    reserved_bytes: int | None
+    """By the worker's process."""
+    weight_bytes: int | None
+    num_parameters: int | None
+
+
+def device_of(model_output: Any) -> DeviceFacts | None:
+    """Comes with a worker's first output."""
+    found = getattr(model_output, DEVICE_ATTRIBUTE, None)
+    return None if found is None else DeviceFacts(*found)
+
+
 class WorkerProbe:
     """Hooked to the worker wrapper's execute_model, and through it to the sample_tokens of its worker."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._counts_cpu: bool | None = None
+        self._untold_device: DeviceFacts | None = None
         self._begin_ns = self._forward_end_ns = self._sample_begin_ns = 0
         self._cpu_ns = self._cpu_begin_ns = 0
 
@@ -46,6 +65,7 @@ class WorkerProbe:
 
         on_cpu = wrapper.vllm_config.device_config.device_type == "cpu"
         self._counts_cpu = on_cpu and torch.get_num_threads() == 1
+        self._untold_device = device_facts(wrapper)
         self._hooks.add(wrapper.worker, "sample_tokens", before=self.before_sample, after=self.after_sample)
 
     def after_execute(self, output: Any, *_: Any) -> None:
@@ -70,21 +90,13 @@ class WorkerProbe:
         cpu_ns = self._cpu_ns if self._counts_cpu else None
         times = (self._begin_ns, self._forward_end_ns, self._sample_begin_ns, perf_counter_ns(), cpu_ns)
         setattr(output, TIMES_ATTRIBUTE, times)
+        if self._untold_device is not None:
+            setattr(output, DEVICE_ATTRIBUTE, tuple(self._untold_device))
+            self._untold_device = None
 
 
-class DeviceFacts(NamedTuple):
-    """Of one worker's device. Bytes; None: cannot be told."""
-
-    device: str
-    total_bytes: int | None
-    reserved_bytes: int | None
-    """By the worker's process."""
-    weight_bytes: int | None
-    num_parameters: int | None
-
-
-def device_facts(wrapper: Any) -> tuple[Any, ...]:
-    """Run in each worker once, at the start: the fields of `DeviceFacts`."""
+def device_facts(wrapper: Any) -> DeviceFacts:
+    """Once the model is loaded and the KV pool allocated."""
     import torch
 
     worker = wrapper.worker
@@ -97,7 +109,7 @@ def device_facts(wrapper: Any) -> tuple[Any, ...]:
         device, total, reserved = kind, getattr(worker, "requested_cpu_memory", None), _resident_bytes()
     else:
         device, total, reserved = kind, None, None
-    return device, total, reserved, *_weights(worker.model_runner.get_model())
+    return DeviceFacts(device, total, reserved, *_weights(worker.model_runner.get_model()))
 
 
 def _weights(model: Any) -> tuple[int | None, int | None]:

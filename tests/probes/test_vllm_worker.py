@@ -9,7 +9,7 @@ import torch
 
 from probes.vllm.hooks import Hooks
 from probes.vllm.selfcheck import signature_problem, version_problem
-from probes.vllm.worker import WorkerProbe, device_facts, times_of
+from probes.vllm.worker import WorkerProbe, device_facts, device_of, times_of
 
 
 class Output:
@@ -68,7 +68,7 @@ def test_the_times_come_in_order_and_survive_the_way_to_the_engine(at_once: bool
 
 def test_cpu_time_is_told_only_where_it_is_the_works(monkeypatch: pytest.MonkeyPatch):
     """On a GPU the thread waits or spins; with several threads the others' time is not seen."""
-    on_gpu = times_of(run(Worker(Output("a")), device="cuda"))
+    on_gpu = times_of(run(Worker(Output("a")), device="xpu"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     on_two = times_of(run(Worker(Output("a"))))
     assert on_gpu is not None and on_gpu.cpu_ns is None
@@ -82,7 +82,7 @@ def test_an_output_that_all_empty_steps_share_is_left_alone():
 
 
 def test_an_output_that_is_still_on_its_way_has_no_end_yet():
-    assert times_of(run(Worker(SimpleNamespace()), device="cuda")) is None
+    assert times_of(run(Worker(SimpleNamespace()), device="xpu")) is None
 
 
 def test_packed_weights_are_not_counted_as_few_weights():
@@ -115,3 +115,15 @@ def test_a_changed_signature_is_named():
         signature_problem(Hooked, "work", "timestamp") == "Hooked.work takes (request, timestamp), not (timestamp, ...)"
     )
     assert signature_problem(Hooked, "gone") == "Hooked.gone is gone"
+
+
+def test_what_the_device_holds_comes_with_the_first_output_alone():
+    wrapper, hooks = Wrapper(Worker(Output("a"))), Hooks()
+    probe = WorkerProbe(hooks)
+    probe.before_execute(wrapper)
+    first, second = Output("a"), Output("a")
+    probe.after_execute(first)
+    probe.after_execute(second)
+    device = device_of(pickle.loads(pickle.dumps(first)))
+    assert device is not None and device.num_parameters == 8
+    assert device_of(second) is None

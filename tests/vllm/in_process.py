@@ -41,7 +41,7 @@ class Checker:
     """Compares the probe's census with a scan after every call that can move a block, and adds up what was scheduled."""
 
     def __init__(self, core: Any) -> None:
-        self.probe = core.stallscope_probe
+        self.probe = core.scheduler.stallscope_probe
         self.checks = 0
         self.mismatches: list[str] = []
         self.scheduled_tokens = 0
@@ -131,7 +131,7 @@ def faulty() -> dict[str, Any]:
             return [list(one.outputs[0].token_ids) for one in llm.generate(prompts, params(30), use_tqdm=False)]
 
         right = tokens()
-        probe = core.stallscope_probe
+        probe = core.scheduler.stallscope_probe
         before = probe.recorder.next_id
         probe.steps._scheduler = None  # every hook that looks at it raises from now on
         during = tokens()
@@ -155,7 +155,7 @@ def unknown() -> dict[str, Any]:
         outputs = llm.generate([prompt(40, 1)], params(5), use_tqdm=False)
         return {
             "tokens": len(outputs[0].outputs[0].token_ids),
-            "has_probe": hasattr(core, "stallscope_probe"),
+            "has_probe": hasattr(core.scheduler, "stallscope_probe"),
             "hooked": "schedule" in vars(core.scheduler),
         }
 
