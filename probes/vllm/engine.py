@@ -114,7 +114,7 @@ def _port(config: Any) -> int:
 
 def _publish(config: Any, url: str) -> None:
     try:
-        rendezvous.publish(config.instance_id, _index(config), url)
+        rendezvous.publish(_index(config), url)
     except OSError as error:
         log.warning("stallscope: vLLM's own metrics page stays without ours, which are at %s/metrics: %s", url, error)
 

@@ -15,10 +15,9 @@ _TIMEOUT_SECONDS = 1.0
 
 
 class SidePortCollector(Collector):
-    """The metrics of every engine of a vLLM instance, with a label `engine` where there are several."""
+    """The metrics of every engine of this server, with a label `engine` where there are several."""
 
-    def __init__(self, instance: str) -> None:
-        self._instance = instance
+    def __init__(self) -> None:
         self._pool = urllib3.PoolManager(maxsize=4, retries=False, timeout=urllib3.Timeout(_TIMEOUT_SECONDS))
         self._was_read = True
 
@@ -28,7 +27,7 @@ class SidePortCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Nothing while an engine cannot be read: absent, never zero."""
         try:
-            ports = rendezvous.side_ports(self._instance)
+            ports = rendezvous.side_ports()
             pages = {engine: self._page(url) for engine, url in ports.items()}
         except (HTTPError, OSError) as error:
             if self._was_read:

@@ -1,9 +1,11 @@
-"""How the API server finds the side ports of its engines: one small file per engine, named after the vLLM instance.
+"""How the API server finds the side ports of its engines: one small file per engine, named after the process above it.
 
-The files lie in a directory of this user alone. Both processes know the instance's id from vLLM's own configuration.
+An engine's parent is the API server, or the launcher of several API servers; an engine in its user's own process has none
+and takes that. The files lie in a directory of this user alone.
 """
 
 import json
+import multiprocessing
 import os
 import tempfile
 from pathlib import Path
@@ -19,26 +21,32 @@ def _directory() -> Path:
     return path
 
 
-def publish(instance: str, engine: int, url: str) -> Path:
+def _parent() -> int | None:
+    parent = multiprocessing.parent_process()
+    return None if parent is None else parent.pid
+
+
+def publish(engine: int, url: str) -> Path:
     """Says where an engine's side port is. Files of engines that have died are swept up on the way."""
     directory = _directory()
     for path in directory.glob("*.json"):
         if not _is_alive(_read(path).get("pid")):
             path.unlink(missing_ok=True)
-    target = directory / f"{instance}-{engine}.json"
+    target = directory / f"{_parent() or os.getpid()}-{engine}.json"
     draft = target.with_suffix(f".{os.getpid()}")
     draft.write_text(json.dumps({"pid": os.getpid(), "url": url}), encoding="utf-8")
     draft.replace(target)
     return target
 
 
-def side_ports(instance: str) -> dict[int, str]:
-    """URLs by engine index; empty while no engine has a probe."""
+def side_ports() -> dict[int, str]:
+    """URLs of this server's engines by index; empty while none has a probe."""
     found: dict[int, str] = {}
-    for path in sorted(_directory().glob(f"{instance}-*.json")):
-        url = _read(path).get("url")
-        if isinstance(url, str):
-            found[int(path.stem.rpartition("-")[2])] = url
+    for owner in (os.getpid(), _parent()):
+        for path in _directory().glob(f"{owner}-*.json"):
+            url = _read(path).get("url")
+            if isinstance(url, str):
+                found[int(path.stem.rpartition("-")[2])] = url
     return dict(sorted(found.items()))
 
 

@@ -22,20 +22,18 @@ class StallscopeRoutes:
     required_tasks = None
 
     def __init__(self) -> None:
-        self._instance: str | None = None
         self._pool = urllib3.PoolManager(maxsize=4, retries=False, timeout=urllib3.Timeout(_TIMEOUT_SECONDS))
 
     def attach_router(self, app: FastAPI) -> None:
         for path in _PATHS:
             app.add_api_route(path, self._forward, methods=["GET"], include_in_schema=False)
 
-    async def init_state(self, engine_client: Any, _: Any, __: Namespace) -> None:
-        if engine_client is not None:
-            self._instance = engine_client.vllm_config.instance_id
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        """Nothing to prepare: the side ports are looked up at each request."""
 
     def _forward(self, request: Request, engine: int = 0) -> Response:
         """Not async: it runs in a thread of its own, so that a large answer holds up no request."""
-        ports = {} if self._instance is None else rendezvous.side_ports(self._instance)
+        ports = rendezvous.side_ports()
         if engine not in ports:
             return Response("no engine of this server has a probe under that number\n", 404, media_type="text/plain")
         query = f"?{request.url.query}" if request.url.query else ""

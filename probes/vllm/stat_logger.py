@@ -15,7 +15,7 @@ from probes.vllm.plugin import is_wanted
 class StallscopeStatLogger(StatLoggerBase):  # type: ignore[misc] # vLLM is not installed where types are checked
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         if engine_index == 0 and is_wanted():
-            REGISTRY.register(SidePortCollector(vllm_config.instance_id))
+            REGISTRY.register(SidePortCollector())
 
     def record(self, *_: Any, **__: Any) -> None:
         pass

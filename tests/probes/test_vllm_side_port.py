@@ -1,8 +1,10 @@
 """The side port, how the API server finds it, and what reaches vLLM's own metrics page."""
 
 import json
+import multiprocessing
 import os
 from collections.abc import Iterator
+from multiprocessing.queues import Queue
 from pathlib import Path
 
 import pytest
@@ -116,15 +118,15 @@ def test_stallscope_can_watch_the_side_port_itself(engine: Engine):
     assert {entry.kind for entry in entries} == {"exposition", "steps"}
 
 
-def page_of(instance: str) -> str:
+def page_of_the_server() -> str:
     registry = CollectorRegistry()
-    registry.register(SidePortCollector(instance))
+    registry.register(SidePortCollector())
     return generate_latest(registry).decode()
 
 
 def test_the_servers_page_is_the_side_ports_page(engine: Engine):
-    rendezvous.publish("abc", 0, engine.port.url)
-    page = page_of("abc")
+    rendezvous.publish(0, engine.port.url)
+    page = page_of_the_server()
     assert 'stallscope_kv_blocks{state="reclaimable"} 2.0' in page
     parse = ExpositionParser().parse
     ours, theirs = parse(page).samples, parse(get(f"{engine.port.url}/metrics").data.decode()).samples
@@ -132,35 +134,52 @@ def test_the_servers_page_is_the_side_ports_page(engine: Engine):
 
 
 def test_several_engines_are_told_apart_by_a_label(engine: Engine):
-    rendezvous.publish("abc", 0, engine.port.url)
-    rendezvous.publish("abc", 1, engine.port.url)
-    page = page_of("abc")
+    rendezvous.publish(0, engine.port.url)
+    rendezvous.publish(1, engine.port.url)
+    page = page_of_the_server()
     assert 'stallscope_kv_blocks{engine="0",state="active"} 3.0' in page
     assert 'stallscope_kv_blocks{engine="1",state="active"} 3.0' in page
     assert page.count("# TYPE stallscope_kv_blocks ") == 1
 
 
 def test_an_engine_that_is_off_or_gone_is_absent_and_never_zero(engine: Engine):
-    rendezvous.publish("abc", 0, engine.port.url)
+    rendezvous.publish(0, engine.port.url)
     engine.off_reason = "its hooks failed"
-    assert page_of("abc") == ""
-    rendezvous.publish("abc", 0, "http://127.0.0.1:1")
-    assert page_of("abc") == ""
+    assert page_of_the_server() == ""
+    rendezvous.publish(0, "http://127.0.0.1:1")
+    assert page_of_the_server() == ""
 
 
-def test_another_instances_engines_are_not_read(engine: Engine):
-    rendezvous.publish("abc", 0, engine.port.url)
-    assert rendezvous.side_ports("ab") == {}
-    assert rendezvous.side_ports("abc") == {0: engine.port.url}
+def test_another_servers_engines_are_not_read(engine: Engine):
+    own = rendezvous.publish(0, engine.port.url)
+    own.rename(own.with_name(f"{os.getpid()}1-0.json"))
+    assert rendezvous.side_ports() == {}
+    rendezvous.publish(0, engine.port.url)
+    assert rendezvous.side_ports() == {0: engine.port.url}
+
+
+def _publish_and_read(url: str, answers: "Queue[dict[int, str]]") -> None:
+    rendezvous.publish(0, url)
+    answers.put(rendezvous.side_ports())
+
+
+def test_an_engine_that_is_a_child_process_is_found_by_its_parent_and_its_siblings(engine: Engine):
+    context = multiprocessing.get_context("fork")
+    answers: Queue[dict[int, str]] = context.Queue()
+    child = context.Process(target=_publish_and_read, args=(engine.port.url, answers))
+    child.start()
+    assert answers.get(timeout=30) == {0: engine.port.url}
+    assert rendezvous.side_ports() == {0: engine.port.url}
+    child.join(timeout=30)
 
 
 def test_files_of_dead_engines_are_swept_up(engine: Engine):
-    kept = rendezvous.publish("abc", 0, engine.port.url)
+    kept = rendezvous.publish(0, engine.port.url)
     dead = kept.with_name("dead-0.json")
     dead.write_text(json.dumps({"pid": 2**22 + 1, "url": "http://127.0.0.1:1"}))
     torn = kept.with_name("torn-0.json")
     torn.write_text("{")
-    rendezvous.publish("abc", 1, engine.port.url)
+    rendezvous.publish(1, engine.port.url)
     assert not dead.exists()
     assert not torn.exists()
     assert kept.exists()
@@ -171,4 +190,4 @@ def test_a_directory_that_others_can_write_to_is_not_trusted(engine: Engine, tmp
     path.mkdir()
     path.chmod(0o777)
     with pytest.raises(PermissionError):
-        rendezvous.publish("abc", 0, engine.port.url)
+        rendezvous.publish(0, engine.port.url)
