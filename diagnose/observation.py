@@ -72,6 +72,8 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
             _add_steps(observation, entry)
         elif entry.kind == "event":
             observation.events.append(Event(entry.unix, entry.event or "unknown", entry.body))
+        elif entry.kind == "log":
+            continue  # kept for a reader of logs; the pages say without it what they say
         else:
             observation.warnings.append(
                 f"entries of kind {entry.kind!r} are newer than this stallscope and were left out"

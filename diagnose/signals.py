@@ -20,6 +20,9 @@ COUNTERS = (
     "ghost_hits",
     "requests_finished",
     "failures",
+    "spec_draft_tokens",
+    "spec_accepted_tokens",
+    "transfer_failures",
     "stall_prefill_seconds",
     "stall_host_seconds",
     "stall_lock_seconds",
@@ -30,6 +33,7 @@ GAUGES = (
     "waiting",
     "waiting_blocks",
     "waiting_sequences",
+    "waiting_transfer",
     "blocks_active",
     "blocks_reclaimable",
     "blocks_free",
@@ -55,6 +59,7 @@ HISTOGRAMS = (
     "block_residency",
     "block_reuse",
     "ghost_age",
+    "kv_transfer",
 )
 
 
@@ -137,6 +142,12 @@ class Signals:
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""
+    features_absent: frozenset[str] = frozenset()
+    """What this engine does not do at all: speculation, disaggregation."""
+    num_replicas: int | None = None
+    """How many engines the target stands for; None when nothing says so."""
+    replicas: dict[str, "Signals"] = field(default_factory=dict)
+    """The same window of each of several replicas, by its name."""
     restarted: bool = False
     running_before_restart: float = 0.0
 

@@ -28,6 +28,8 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
         dialect=dialect.name,
         length_seconds=observation.length_seconds,
         num_scrapes=len(pages),
+        num_replicas=1 if pages else None,
+        features_absent=dialect.features_absent,
         free_includes_reclaimable=dialect.free_includes_reclaimable,
         steps=tuple(observation.steps),
         steps_lost=observation.steps_lost,

@@ -2,27 +2,32 @@
 
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import Duration, Slo, is_url
+from diagnose.commands.params import DeviceName, Duration, ReportedLatency, Slo, is_url
 from diagnose.commands.progress import watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.dialects.registry import recognise
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import SourceError
+from diagnose.hardware import Devices
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.signals import Signals
-from diagnose.slo import Objective
+from diagnose.slo import Objective, Reported
 from diagnose.sources.files import read_files
+from diagnose.sources.replay import part_of
+from diagnose.supplement import Supplement
 from diagnose.windows import build_signals
 
 INTERRUPTED = 130
+NO_SUPPLEMENT = Supplement()
 
 
 @click.command("diagnose")
@@ -33,8 +38,26 @@ INTERRUPTED = 130
     type=Duration(),
     help="Time between scrapes of a live target [default: 1s]; for exposition files without a time, the time between them.",
 )
+@click.option("--since", type=Duration(), help="Of a recording: begin this long after its start.")
+@click.option("--until", type=Duration(), help="Of a recording: end this long after its start.")
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
+@click.option(
+    "--reported",
+    type=ReportedLatency(),
+    default=(),
+    help="What clients saw in this window: itl_p99=400ms. Compared with the engine's own clock.",
+)
+@click.option(
+    "--device",
+    type=DeviceName(),
+    help="What one replica runs on, where the target does not say: 'NVIDIA H100 80GB HBM3', '4x A100'.",
+)
+@click.option(
+    "--model-config",
+    type=click.Path(path_type=Path),
+    help="The model's config.json, for bytes and FLOPs per step where the target does not state its geometry.",
+)
 @click.option(
     "--policy",
     "policy_file",
@@ -54,8 +77,13 @@ def diagnose_command(
     sources: tuple[str, ...],
     window: float,
     interval: float | None,
+    since: float | None,
+    until: float | None,
     baseline: tuple[str, ...],
     objectives: tuple[Objective, ...],
+    reported: tuple[Reported, ...],
+    device: Devices | None,
+    model_config: Path | None,
     policy_file: Path | None,
     form: str | None,
     as_json: bool,
@@ -72,6 +100,7 @@ def diagnose_command(
     stallscope diagnose http://127.0.0.1:8000 --window 20s
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
+    stallscope diagnose incident.rec --since 2m --until 150s
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
@@ -80,19 +109,35 @@ def diagnose_command(
     form = choose_format(form, as_json, output)
     check_writable(output)
     policy = _policy(policy_file)
+    supplement = _supplement(device, model_config)
     live = [source for source in sources if is_url(source)]
     if live and len(sources) > 1:
         raise SourceError(
             "one live target at a time, and no files beside it; give files of a good time with --baseline"
         )
+    if live and (since or until):
+        raise click.UsageError(
+            "--since and --until choose a part of a recording; of a live target, --window is watched"
+        )
+    if since and until and since >= until:
+        raise click.UsageError("--since must be before --until")
     # Read first: a wrong file should not cost a watch.
     good = _read(baseline, interval) if baseline else None
     interrupted = False
     if live:
         observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
     else:
-        observation = _read(sources, interval)
-    diagnosis = judge(observation, good, objectives, is_live=bool(live), target=observation.target, policy=policy)
+        observation = _read(sources, interval, since, until)
+    diagnosis = judge(
+        observation,
+        good,
+        objectives,
+        reported=reported,
+        is_live=bool(live),
+        target=observation.target,
+        supplement=supplement,
+        policy=policy,
+    )
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
     sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
 
@@ -103,6 +148,14 @@ def _policy(path: Path | None) -> Policy:
     from diagnose.thresholds import read_policy
 
     return read_policy(path)
+
+
+def _supplement(device: Devices | None, model_config: Path | None) -> Supplement:
+    if model_config is None:
+        return Supplement(device)
+    from diagnose.model_config import read_model_config
+
+    return Supplement(device, read_model_config(model_config))
 
 
 def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Observation, bool]:
@@ -131,13 +184,18 @@ def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Ob
     return observation, interrupted
 
 
-def _read(names: Sequence[str], interval: float | None) -> Observation:
+def _read(
+    names: Sequence[str], interval: float | None, since: float | None = None, until: float | None = None
+) -> Observation:
     if any(is_url(name) for name in names):
         raise SourceError(
             "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
         )
     evidence = read_files(names, interval)
-    observation = observe(evidence.name, evidence.entries)
+    entries = evidence.entries
+    if since or until:
+        entries = part_of(evidence.name, entries, since or 0.0, until or inf)
+    observation = observe(evidence.name, entries)
     observation.warnings = [*evidence.warnings, *observation.warnings]
     return observation
 
@@ -147,13 +205,15 @@ def judge(
     baseline: Observation | None,
     objectives: Sequence[Objective],
     *,
+    reported: Sequence[Reported] = (),
     is_live: bool,
     target: str,
+    supplement: Supplement = NO_SUPPLEMENT,
     policy: Policy = DEFAULT_POLICY,
 ) -> Diagnosis:
     """From observations to a diagnosis, through the dialect that the pages speak."""
-    now, warnings = _signals(incident, policy)
-    before, of_baseline = (None, []) if baseline is None else _signals(baseline, policy)
+    now, warnings = _signals(incident, supplement, policy)
+    before, of_baseline = (None, []) if baseline is None else _signals(baseline, supplement, policy)
     return diagnose(
         target,
         now,
@@ -161,14 +221,16 @@ def judge(
         is_live=is_live,
         events=incident.events,
         objectives=objectives,
+        reported=reported,
         warnings=[*warnings, *(f"baseline: {text}" for text in of_baseline)],
         policy=policy,
     )
 
 
-def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
+def _signals(observation: Observation, supplement: Supplement, policy: Policy) -> tuple[Signals, list[str]]:
     """And what limits them."""
     # Step records alone can only come from our engine.
     dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else STALLSCOPE
     signals = build_signals(observation, dialect)
-    return signals, [*observation.warnings, *limit_to_trusted(observation, signals, policy)]
+    contradictions = supplement.add_to(signals)
+    return signals, [*observation.warnings, *contradictions, *limit_to_trusted(observation, signals, policy)]

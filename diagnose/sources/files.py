@@ -10,8 +10,8 @@ from pathlib import Path
 from diagnose.errors import SourceError
 from diagnose.exposition import ExpositionError, ExpositionParser
 from diagnose.units import printable
-from probes.recording import Entry, is_recording_header, read_recording
-from probes.wire import is_steps_header
+from probes.recording import Entry, is_recording, read_recording
+from probes.wire import WireError, is_steps_header
 
 _SCRAPED_AT = re.compile(r"^#\s*scraped_at_unix\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 _HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
@@ -35,11 +35,12 @@ def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
     parts: list[list[Entry]] = []
     steps: list[Entry] = []
     for name in names:
-        text = _read_text(name)
-        first = _first_json(text)
-        if is_recording_header(first):
-            parts.append(_recording(evidence, name, text))
-        elif is_steps_header(first):
+        data = _read(name)
+        if is_recording(data):
+            parts.append(_recording(evidence, name, data))
+            continue
+        text = _text(name, data)
+        if is_steps_header(_first_json(text)):
             steps.append(Entry(UNKNOWN_TIME, "steps", text))
         else:
             pages.append((text, _exposition_time(name, text)))
@@ -71,14 +72,22 @@ def _page_entries(
         yield Entry(UNKNOWN_TIME if unix is None else unix, "exposition", text)
 
 
-def _read_text(name: str) -> str:
+def _read(name: str) -> bytes:
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8", errors="strict")
-    except UnicodeDecodeError:
-        raise SourceError(f"{name}: is not text") from None
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
         raise SourceError(f"{name}: cannot be read: {error.strerror or error}{hint}") from None
+    except MemoryError:
+        raise SourceError(f"{name}: is larger than the memory that is left") from None
+
+
+def _text(name: str, data: bytes) -> str:
+    """With line ends as text files have them here."""
+    try:
+        text = data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise SourceError(f"{name}: is not text") from None
     if not text.strip():
         raise SourceError(f"{name}: is empty")
     return text
@@ -94,19 +103,25 @@ def _first_json(text: str) -> object:
         return None
 
 
-def _recording(evidence: FileEvidence, name: str, text: str) -> list[Entry]:
+def _recording(evidence: FileEvidence, name: str, data: bytes) -> list[Entry]:
     try:
-        recording = read_recording(text)
-    except (ValueError, RecursionError) as error:  # WireError, and what JSON can hold besides
+        recording = read_recording(data)
+    except WireError as error:
         raise SourceError(f"{name}: {error}") from None
+    except MemoryError:
+        raise SourceError(f"{name}: its content is larger than the memory that is left") from None
     if recording.torn:
         evidence.warnings.append(
-            f"{name}: the last line was cut off ({recording.torn} bytes left out), the rest is used"
+            f"{name}: its end was cut off in a write ({recording.torn} bytes left out), the rest is used"
+        )
+    if recording.damaged:
+        evidence.warnings.append(
+            f"{name}: {recording.damaged} bytes within it cannot be read and were left out, the rest is used"
         )
     if not recording.entries:
         raise SourceError(f"{name}: the recording holds no answer of {recording.target}")
     evidence.name = recording.target
-    return list(recording.entries)
+    return recording.entries
 
 
 def _exposition_time(name: str, text: str) -> float | None:

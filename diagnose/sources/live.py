@@ -28,6 +28,19 @@ def first_page(endpoint: Endpoint) -> tuple[str, Dialect]:
     return body, recognise(endpoint.url, page)
 
 
+def any_page(endpoint: Endpoint) -> tuple[str, Dialect | None]:
+    """As `first_page`, but for a page of an engine that this version does not know too: it has no dialect yet."""
+    body = endpoint.get("/metrics")
+    try:
+        page = ExpositionParser().parse(body)
+    except ExpositionError as error:
+        raise TargetError(f"{endpoint.url}/metrics: not a metrics page: {error}") from None
+    try:
+        return body, recognise(endpoint.url, page)
+    except TargetError:
+        return body, None
+
+
 @dataclass(slots=True)
 class Watch:
     """One window on one target. `on_entry` sees each entry as it comes (a recording is written that way)."""
@@ -37,6 +50,10 @@ class Watch:
     on_entry: Callable[[Entry], None] = lambda _: None
     on_progress: Callable[[float], None] = lambda _: None
     """Called with the seconds watched so far."""
+    first: Callable[[Endpoint], tuple[str, Dialect | None]] = first_page
+    """Reads the first page and says what may be watched."""
+    keeps: bool = True
+    """False where `on_entry` is all that is wanted: hours of pages need not be held."""
     _entries: list[Entry] = field(default_factory=list)
     _parser: ExpositionParser = field(default_factory=ExpositionParser)
     _next_step: int | None = None
@@ -58,7 +75,7 @@ class Watch:
         A failure later on is evidence and becomes an event; the watch ends early when the target is gone, and goes on past
         the window's end while it is open whether it is.
         """
-        body, dialect = first_page(self.endpoint)
+        body, dialect = self.first(self.endpoint)
         self._keep(Entry(self.clock.unix(), "exposition", body))
         self._first_steps(dialect)
         start = self.clock.monotonic()
@@ -84,10 +101,11 @@ class Watch:
         return self._entries
 
     def _keep(self, entry: Entry) -> None:
-        self._entries.append(entry)
+        if self.keeps:
+            self._entries.append(entry)
         self.on_entry(entry)
 
-    def _scrape(self, dialect: Dialect) -> Entry | None:
+    def _scrape(self, dialect: Dialect | None) -> Entry | None:
         """One page, and the step records since the last read. The event of what went wrong with the page, if anything did."""
         try:
             body = self.endpoint.get("/metrics")
@@ -106,18 +124,18 @@ class Watch:
         self._keep(entry)
         return entry
 
-    def _unreadable(self, body: str, dialect: Dialect) -> str | None:
+    def _unreadable(self, body: str, dialect: Dialect | None) -> str | None:
         try:
             page = self._parser.parse(body)
         except ExpositionError as error:
             return f"{self.endpoint.url}/metrics: not a metrics page any more: {error}"
-        if not dialect.speaks(page):
+        if dialect is not None and not dialect.speaks(page):
             return f"{self.endpoint.url}/metrics: holds no {dialect.name} metrics any more"
         return None
 
-    def _first_steps(self, dialect: Dialect) -> None:
+    def _first_steps(self, dialect: Dialect | None) -> None:
         """Finds the first step of the window."""
-        if dialect.debug_steps_path is None:
+        if dialect is None or dialect.debug_steps_path is None:
             return
         try:
             header = self._read_steps(dialect.debug_steps_path, _AFTER_ALL_STEPS)[1]
@@ -126,9 +144,9 @@ class Watch:
             return
         self._next_step, self._engine_id = header.next_id, header.engine_id
 
-    def _more_steps(self, dialect: Dialect) -> None:
+    def _more_steps(self, dialect: Dialect | None) -> None:
         """A failure here is a lack, not an outage: the page has just been read. The next read catches up."""
-        if self._next_step is None or dialect.debug_steps_path is None:
+        if self._next_step is None or dialect is None or dialect.debug_steps_path is None:
             return
         try:
             body, header = self._read_steps(dialect.debug_steps_path, self._next_step)
