@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from probes.prometheus import CONTENT_TYPE, EngineCollector, exposition
+from probes.prometheus import EngineCollector, negotiated
 from probes.recorder import RingRecorder
 from probes.snapshot import EngineSnapshot
 from probes.wire import StepsHeader, encode_steps
@@ -72,7 +72,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(400, "text/plain", f"{error}\n".encode())
 
     def _metrics(self, _: dict[str, list[str]]) -> tuple[str, bytes]:
-        return CONTENT_TYPE, exposition(self.served.collector)
+        page, content_type = negotiated(self.served.collector, self.headers.get("Accept", ""))
+        return content_type, page
 
     def _census(self, _: dict[str, list[str]]) -> tuple[str, bytes]:
         census = self.served.snapshot().census

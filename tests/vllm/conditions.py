@@ -21,7 +21,7 @@ from tests.vllm.server import VllmServer
 from tests.vllm.tiny import write_served_model
 
 COMMON = ["--max-num-seqs", "16", "--gpu-memory-utilization", "0.12"]
-ROOMY = [*COMMON, "--max-model-len", "8192", "--max-num-batched-tokens", "128"]
+ROOMY = [*COMMON, "--max-model-len", "8192", "--max-num-batched-tokens", "512"]
 TINY = [
     *COMMON,
     *(
@@ -38,8 +38,9 @@ TINY = [
 STREAMS = 3
 STREAM_TOKENS = 7500
 """More than a stream can get in a window, so that none of them ends and asks again."""
-LONG_WORDS = 80
-"""Some 550 tokens of the byte tokenizer: five chunks."""
+LONG_WORDS = 150
+"""Some 1000 tokens of the byte tokenizer: two chunks, each many times a decode step."""
+EVERY_SECONDS = 3.0
 PRESSURE_STREAMS = 8
 FIRST_TOKENS_SECONDS = 120.0
 
@@ -66,7 +67,12 @@ def roomy(model: Path, directory: Path) -> None:
             await_streams(load, STREAMS)
             record(server.url, 25, 5, directory / "vllm-quiet.rec")
         with Load(
-            server.url, streams=STREAMS, stream_tokens=STREAM_TOKENS, long_words=LONG_WORDS, every_seconds=8.0, seed=7
+            server.url,
+            streams=STREAMS,
+            stream_tokens=STREAM_TOKENS,
+            long_words=LONG_WORDS,
+            every_seconds=EVERY_SECONDS,
+            seed=7,
         ) as load:
             await_streams(load, STREAMS)
             marks = [(one, len(one.gaps)) for one in load.outcomes if one.label == "stream"]

@@ -68,7 +68,7 @@ def until_vllm_counts(recording: Path, target: Path) -> float:
     """Keeps what came before vLLM's counter moved. Returns the preemptions that the probe had counted in that window."""
     kept: list[Entry] = []
     pages: list[Exposition] = []
-    found = read_recording(recording.read_text())
+    found = read_recording(recording.read_bytes())
     for entry in found.entries:
         if entry.kind == "exposition":
             page = ExpositionParser().parse(entry.body)
@@ -86,7 +86,7 @@ def value(page: Exposition, metric: str) -> float:
 
 def without_probe(recording: Path, target: Path) -> None:
     """What a vLLM without the probe would have answered."""
-    found = read_recording(recording.read_text())
+    found = read_recording(recording.read_bytes())
     entries = [
         replace(entry, body="".join(line for line in entry.body.splitlines(True) if "stallscope_" not in line))
         for entry in found.entries
