@@ -3,13 +3,23 @@
 import json
 from pathlib import Path
 
-from tests.vllm.expectations import expect_interference, expect_pressure, expect_quiet, expect_reservation
+from tests.vllm.expectations import (
+    expect_interference,
+    expect_nothing_claimed_by_scrape_alone,
+    expect_pressure,
+    expect_quiet,
+    expect_reservation,
+)
 
 DATA = Path(__file__).parent.parent / "data"
 
 
 def test_decodes_alone_are_no_interference():
     expect_quiet(DATA / "vllm-quiet.rec")
+
+
+def test_by_scrape_alone_decodes_are_not_called_interference(tmp_path: Path):
+    expect_nothing_claimed_by_scrape_alone(DATA / "vllm-quiet.rec", tmp_path)
 
 
 def test_long_prompts_beside_streams_are_interference_and_the_account_is_what_clients_saw():

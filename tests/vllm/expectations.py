@@ -45,6 +45,16 @@ def expect_quiet(quiet: Path) -> None:
     assert verdict(diagnosis, "preemption_storm") == "refuted"
 
 
+def expect_nothing_claimed_by_scrape_alone(quiet: Path, scratch: Path) -> None:
+    """A vLLM without the probe books a prompt when it has ended: what it shows of decodes alone accuses no prefill."""
+    pytest.importorskip("diagnose.dialects.vllm", reason="needs the dialect of vLLM's own metrics")
+    alone = scratch / "alone.rec"
+    without_probe(quiet, alone)
+    found = diagnose(alone)["verdicts"]["prefill_interference"]
+    assert found["verdict"] in ("refuted", "undetermined")
+    assert found["verdict"] == "refuted" or found["missing"]
+
+
 def expect_reservation(after: Path) -> None:
     """Memory is nearly all reserved; the pool is full of content that can be given up, and hardly any of it is active."""
     diagnosis = diagnose(after)

@@ -1,6 +1,7 @@
 """The probe inside a real vLLM engine: exact, and harmless."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -17,8 +18,6 @@ pytestmark = [
 
 def run(case: str, **environment: str) -> tuple[dict[str, Any], str]:
     """The result of a case of `tests.vllm.in_process`, and what it logged."""
-    import os
-
     done = subprocess.run(
         [sys.executable, "-m", "tests.vllm.in_process", case],
         capture_output=True,
