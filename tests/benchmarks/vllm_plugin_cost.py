@@ -180,27 +180,29 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     path = parser.parse_args().json
     results: dict[str, Any] = {}
+    print(f"{'load':<44} {'step off':>10} {'added, CPU us':>22} {'share':>7}   {'hooks alone':>11}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
         engine = Engine(Path(directory), 256)
         for name, prepare, sequences in (
             ("decode, 8 sequences", decodes, 8),
             ("decode, 64 sequences", decodes, 64),
-            ("decode, 256 sequences", decodes, 256),
             (f"mixed, 64 sequences and a {CHUNK}-token chunk", mixed, 64),
+            ("decode, 256 sequences", decodes, 256),
         ):
             step = prepare(engine, sequences)
             results[name] = compare(engine, step) | {"hooks": hook_costs(engine, step)}
+            print(row(name, results[name]), flush=True)
             engine.finish_all()
-    print(f"{'load':<44} {'step off':>10} {'added, CPU us':>22} {'share':>7}   {'hooks alone':>11}")
-    for name, result in results.items():
-        cpu, alone = result["cpu"], sum(one["calls_per_step"] * one["mean_ns"] for one in result["hooks"].values())
-        low, high = cpu["added_us_interval_95"]
-        added = f"{cpu['added_us_per_step']:.0f} [{low:.0f}, {high:.0f}]"
-        print(
-            f"{name:<44} {cpu['off_us_per_step']:>10.0f} {added:>22} {cpu['added_share']:>7.2%}   {alone / 1000:>8.0f} us"
-        )
     if path is not None:
         path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def row(name: str, result: dict[str, Any]) -> str:
+    cpu, alone = result["cpu"], sum(one["calls_per_step"] * one["mean_ns"] for one in result["hooks"].values())
+    low, high = cpu["added_us_interval_95"]
+    added = f"{cpu['added_us_per_step']:.0f} [{low:.0f}, {high:.0f}]"
+    share = f"{cpu['added_share']:.2%}"
+    return f"{name:<44} {cpu['off_us_per_step']:>10.0f} {added:>22} {share:>7}   {alone / 1000:>8.0f} us"
 
 
 if __name__ == "__main__":
