@@ -35,7 +35,7 @@ from tests.vllm.tiny import engine_core, make_llm
 BLOCK = 16
 STEPS = 10
 """Per block of one arm."""
-PAIRS = 30
+PAIRS = 20
 CHUNK = 256
 
 

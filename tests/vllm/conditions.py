@@ -1,4 +1,4 @@
-"""Induced conditions on a real vLLM with the probe, recorded: `python -m tests.vllm.conditions DIRECTORY`.
+"""Induced conditions on a real vLLM with the probe, recorded: `python -m tests.vllm.conditions DIRECTORY [roomy|pressure]`.
 
     vllm-quiet.rec      streams that decode, in a pool with room
     vllm-mixed.rec      the same streams, and long prompts that arrive beside them; vllm-mixed.client.json: what clients saw
@@ -8,15 +8,19 @@
 tests/vllm judges fresh recordings, tests/diagnose/test_vllm_recordings.py the ones that are kept in tests/data.
 """
 
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from runbooks.drills.load import Load, Outcome
+import urllib3
+
+from runbooks.drills.load import Load, Outcome, prompt_text
 from tests.vllm.server import VllmServer
 from tests.vllm.tiny import write_served_model
 
@@ -40,7 +44,6 @@ STREAM_TOKENS = 7500
 """More than a stream can get in a window, so that none of them ends and asks again."""
 LONG_WORDS = 150
 """Some 1000 tokens of the byte tokenizer: two chunks, each many times a decode step."""
-EVERY_SECONDS = 3.0
 PRESSURE_STREAMS = 8
 FIRST_TOKENS_SECONDS = 120.0
 
@@ -51,6 +54,31 @@ class ClientGaps(NamedTuple):
     mean: float
     slowest_percent_mean: float
     count: int
+
+
+class LongPrompts:
+    """One long prompt after the other, each followed by a pause of its own length: half of the time, however fast the machine."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            begin = time.monotonic()
+            body = {"model": "model", "prompt": prompt_text(LONG_WORDS, 1000 + number), "max_tokens": 1}
+            answer = urllib3.request("POST", f"{self._url}/v1/completions", json=body, retries=False, timeout=120)
+            assert answer.status == 200, answer.data
+            if self._stop.wait(time.monotonic() - begin):
+                return
 
 
 def record(url: str, seconds: int, interval: int, path: Path) -> None:
@@ -66,18 +94,12 @@ def roomy(model: Path, directory: Path) -> None:
         with Load(server.url, streams=STREAMS, stream_tokens=STREAM_TOKENS) as load:
             await_streams(load, STREAMS)
             record(server.url, 25, 5, directory / "vllm-quiet.rec")
-        with Load(
-            server.url,
-            streams=STREAMS,
-            stream_tokens=STREAM_TOKENS,
-            long_words=LONG_WORDS,
-            every_seconds=EVERY_SECONDS,
-            seed=7,
-        ) as load:
+        with Load(server.url, streams=STREAMS, stream_tokens=STREAM_TOKENS, seed=7) as load:
             await_streams(load, STREAMS)
-            marks = [(one, len(one.gaps)) for one in load.outcomes if one.label == "stream"]
-            record(server.url, 45, 5, directory / "vllm-mixed.rec")
-            gaps = client_gaps(marks)
+            with LongPrompts(server.url):
+                marks = [(one, len(one.gaps)) for one in load.outcomes if one.label == "stream"]
+                record(server.url, 60, 6, directory / "vllm-mixed.rec")
+                gaps = client_gaps(marks)
         (directory / "vllm-mixed.client.json").write_text(json.dumps(gaps._asdict()) + "\n")
         with Load(server.url, streams=1, stream_tokens=STREAM_TOKENS, seed=9) as load:
             await_streams(load, 1)
@@ -113,5 +135,6 @@ if __name__ == "__main__":
     target = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as scratch:
         exported = write_served_model(Path(scratch))
-        roomy(exported, target)
-        pressure(exported, target)
+        for condition in (roomy, pressure):
+            if condition.__name__ in sys.argv[2:] or not sys.argv[2:]:
+                condition(exported, target)
