@@ -22,15 +22,19 @@ class Block(Protocol):
 
 
 class FreeQueue(Protocol):
-    num_free_blocks: int
+    @property
+    def num_free_blocks(self) -> int: ...
 
 
 class Pool(Protocol):
     """Of vLLM's BlockPool. One block, the null block, is never handed out and never counted."""
 
-    num_gpu_blocks: int
-    blocks: list[Any]
-    free_block_queue: FreeQueue
+    @property
+    def num_gpu_blocks(self) -> int: ...
+    @property
+    def blocks(self) -> Sequence[Any]: ...
+    @property
+    def free_block_queue(self) -> FreeQueue: ...
 
 
 Identity = Callable[[bytes], bytes]

@@ -25,35 +25,46 @@ NOT_SCHEDULABLE = "not_schedulable_yet"
 
 
 class Request(Protocol):
-    """Of vLLM's Request."""
+    """Of vLLM's Request. After schedule(), `num_computed_tokens` is with the tokens of the step."""
 
-    request_id: str
-    arrival_time: float
-    num_prompt_tokens: int
-    num_computed_tokens: int
-    """After schedule(): with the tokens of the step."""
-    num_preemptions: int
-    num_output_tokens: int
-    block_hashes: Sequence[bytes]
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def arrival_time(self) -> float: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_computed_tokens(self) -> int: ...
+    @property
+    def num_preemptions(self) -> int: ...
+    @property
+    def num_output_tokens(self) -> int: ...
+    @property
+    def block_hashes(self) -> Sequence[bytes]: ...
 
 
 class SchedulerOutput(Protocol):
-    """Of vLLM's SchedulerOutput."""
+    """Of vLLM's SchedulerOutput. `finished_req_ids` ended since the step before, the aborted ones among them."""
 
-    num_scheduled_tokens: Mapping[str, int]
-    finished_req_ids: Collection[str]
-    """Ended since the step before, the aborted ones among them."""
+    @property
+    def num_scheduled_tokens(self) -> Mapping[str, int]: ...
+    @property
+    def finished_req_ids(self) -> Collection[str]: ...
 
 
 class Scheduler(Protocol):
     """Of vLLM's Scheduler."""
 
-    requests: Mapping[str, Request]
-    running: Sequence[Request]
-    deferred_waiting: Collection[Request]
-    max_num_active_reqs: int
-    max_num_scheduled_tokens: int
-
+    @property
+    def requests(self) -> Mapping[str, Request]: ...
+    @property
+    def running(self) -> Sequence[Request]: ...
+    @property
+    def deferred_waiting(self) -> Collection[Request]: ...
+    @property
+    def max_num_active_reqs(self) -> int: ...
+    @property
+    def max_num_scheduled_tokens(self) -> int: ...
     def get_request_counts(self) -> tuple[int, int]: ...
 
 

@@ -100,15 +100,15 @@ def device_facts(wrapper: Any) -> DeviceFacts:
     import torch
 
     worker = wrapper.worker
-    kind = wrapper.vllm_config.device_config.device_type
-    if kind == "cuda":
+    device: str = wrapper.vllm_config.device_config.device_type
+    total: int | None = None
+    reserved: int | None = None
+    if device == "cuda":
         properties = torch.cuda.get_device_properties(worker.device)
         device, total, reserved = properties.name, properties.total_memory, torch.cuda.memory_reserved(worker.device)
-    elif kind == "cpu":
+    elif device == "cpu":
         # The share of the host that vLLM may use takes the device memory's place.
-        device, total, reserved = kind, getattr(worker, "requested_cpu_memory", None), _resident_bytes()
-    else:
-        device, total, reserved = kind, None, None
+        total, reserved = getattr(worker, "requested_cpu_memory", None), _resident_bytes()
     return DeviceFacts(device, total, reserved, *_weights(worker.model_runner.get_model()))
 
 

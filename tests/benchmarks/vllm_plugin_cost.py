@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -35,7 +35,7 @@ from tests.vllm.tiny import engine_core, make_llm
 BLOCK = 16
 STEPS = 10
 """Per block of one arm."""
-PAIRS = 20
+PAIRS = 40
 CHUNK = 256
 
 
@@ -122,19 +122,21 @@ def mixed(engine: Engine, sequences: int) -> Callable[[], None]:
 
 
 def blocks(engine: Engine, step: Callable[[], None]) -> Iterator[tuple[bool, float, float]]:
-    """(on, wall, thread CPU) in us per step, one block after the other."""
+    """(on, wall, thread CPU), the block's median step in us, one block after the other."""
     for pair in range(PAIRS):
         for is_on in (True, False) if pair % 2 == 0 else (False, True):
             if is_on:
                 engine.on(Hooks())
                 step()  # the first call looks the worker up
-            wall, cpu = perf_counter_ns(), thread_time_ns()
+            walls, cpus = [], []
             for _ in range(STEPS):
+                wall, cpu = perf_counter_ns(), thread_time_ns()
                 step()
-            cpu, wall = thread_time_ns() - cpu, perf_counter_ns() - wall
+                cpus.append(thread_time_ns() - cpu)
+                walls.append(perf_counter_ns() - wall)
             if is_on:
                 engine.off()
-            yield is_on, wall / STEPS / 1000, cpu / STEPS / 1000
+            yield is_on, median(walls) / 1000, median(cpus) / 1000
 
 
 def compare(engine: Engine, step: Callable[[], None]) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def hook_costs(engine: Engine, step: Callable[[], None]) -> dict[str, Any]:
         step()
     engine.off()
     return {
-        name: {"calls_per_step": len(spent) / steps, "mean_ns": round(mean(spent))}
+        name: {"calls_per_step": len(spent) / steps, "median_ns": round(median(spent))}
         for name, spent in sorted(hooks.spent.items())
     }
 
@@ -198,7 +200,7 @@ def main() -> None:
 
 
 def row(name: str, result: dict[str, Any]) -> str:
-    cpu, alone = result["cpu"], sum(one["calls_per_step"] * one["mean_ns"] for one in result["hooks"].values())
+    cpu, alone = result["cpu"], sum(one["calls_per_step"] * one["median_ns"] for one in result["hooks"].values())
     low, high = cpu["added_us_interval_95"]
     added = f"{cpu['added_us_per_step']:.0f} [{low:.0f}, {high:.0f}]"
     share = f"{cpu['added_share']:.2%}"

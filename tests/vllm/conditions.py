@@ -53,7 +53,7 @@ class ClientGaps(NamedTuple):
 
     mean: float
     slowest_percent_mean: float
-    count: int
+    num_gaps: int
 
 
 class LongPrompts:
