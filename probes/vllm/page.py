@@ -11,7 +11,7 @@ from urllib3.exceptions import HTTPError
 from probes.vllm import rendezvous
 from probes.vllm.hooks import log
 
-_TIMEOUT_SECONDS = 1.0
+_TIMEOUT_SECONDS = 3.0
 
 
 class SidePortCollector(Collector):
