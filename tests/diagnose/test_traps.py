@@ -13,8 +13,6 @@ from diagnose.hypotheses.pool import occupancy
 from diagnose.observation import Event, observe
 from diagnose.report.json_report import to_json
 from diagnose.report.outline import headline
-from diagnose.report.page import Page
-from diagnose.report.terminal import render
 from diagnose.signals import Signals
 from diagnose.slo import parse_slo
 from diagnose.windows import build_signals
@@ -390,13 +388,6 @@ def shifted(before: float, now: float) -> Diagnosis:
         return make_signals(histograms={"inter_token_latency": {value: 1000}})
 
     return diagnose("t", window(now), window(before))
-
-
-def test_a_rule_that_was_not_evaluated_is_printed_as_not_checked():
-    page = render(look(cases.interference()), Page(width=80, styled=False))
-    after = page[page.index("\nNot checked\n") :]
-    assert "collective_stall" in after
-    assert "collective_stall" not in page[: page.index("\nNot checked\n")]
 
 
 @covers("S0.2")
