@@ -1,13 +1,16 @@
-"""Everything read from one target in one window, parsed: scrapes in time order, step records, events."""
+"""Everything read from one target in one window, parsed: scrapes in time order, step records, events, and what else says
+something of it (a log, a server's state)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from diagnose.dialects.view import PageView
 from diagnose.errors import SourceError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
+from diagnose.signals import Signals
 from probes.recording import Entry
 from probes.records import StepRecord
 from probes.wire import StepsHeader, decode_steps
@@ -19,10 +22,17 @@ class Scrape:
     """None when nothing says when it was taken: then only ratios of counters are used."""
     page: Exposition
 
+    @property
+    def view(self) -> PageView:
+        return PageView(self.page)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to the target while it was watched: unreachable, bad_answer, no_step_records, gone."""
+    """Something that happened to the target while it was watched.
+
+    Of a watch: unreachable, error_answer, bad_answer, no_step_records, gone. Of a log: see `diagnose.dialects.log`.
+    """
 
     unix: float
     kind: str
@@ -34,6 +44,27 @@ class ClockReading(NamedTuple):
 
     unix: float
     monotonic_ns: int
+
+
+class Span(NamedTuple):
+    """Unix seconds, from the first to the last moment of a window."""
+
+    start: float
+    end: float
+
+
+class Supplement(Protocol):
+    """A source beside metrics pages and step records."""
+
+    @property
+    def origin(self) -> str:
+        """What it is and where it came from, for the report."""
+
+    @property
+    def events(self) -> Iterable[Event]: ...
+
+    def signals(self, span: Span | None) -> Signals:
+        """What it says of that window; of all its time when there is none."""
 
 
 @dataclass(slots=True)
@@ -48,14 +79,33 @@ class Observation:
     """Of the newest engine; empty where it states no clocks."""
     events: list[Event] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    supplements: list[Supplement] = field(default_factory=list)
+    recognised: list[str] = field(default_factory=list)
+    """What each source was taken for, in one line."""
 
     @property
     def length_seconds(self) -> float | None:
         """First to last scrape; None when a scrape has no time, time ran backwards, or there are fewer than two."""
+        return length_of(self.scrapes)
+
+    @property
+    def span(self) -> Span | None:
+        """None where the length is unknown."""
         times = [scrape.unix for scrape in self.scrapes if scrape.unix is not None]
-        if len(times) < 2 or len(times) != len(self.scrapes) or any(b < a for a, b in pairwise(times)):
-            return None
-        return times[-1] - times[0]
+        return Span(times[0], times[-1]) if self.length_seconds is not None else None
+
+    def supplement(self, source: Supplement) -> None:
+        self.supplements.append(source)
+        self.recognised.append(source.origin)
+        self.events += source.events
+
+
+def length_of(scrapes: Iterable[Scrape]) -> float | None:
+    known = [scrape.unix for scrape in scrapes]
+    times = [unix for unix in known if unix is not None]
+    if len(times) < 2 or len(times) != len(known) or any(b < a for a, b in pairwise(times)):
+        return None
+    return times[-1] - times[0]
 
 
 def observe(target: str, entries: Iterable[Entry]) -> Observation:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from diagnose.dialects.base import Usage
 from diagnose.stats import Bounds, bucket_quantile
 from probes.records import StepRecord
 
@@ -30,9 +31,15 @@ GAUGES = (
     "waiting",
     "waiting_blocks",
     "waiting_sequences",
+    "waiting_capacity",
+    "swapped",
     "blocks_active",
     "blocks_reclaimable",
     "blocks_free",
+    "pool_usage",
+    "pool_blocks",
+    "pool_tokens",
+    "block_size",
     "working_set_blocks",
     "device_memory_total",
     "device_memory_reserved",
@@ -62,7 +69,11 @@ HISTOGRAMS = (
 class Counter:
     delta: float
     source: str
-    """The metric as found on the target."""
+    """The metric as found on the target, or the kind of log line."""
+    coverage: str = ""
+    """What exactly it counts, where that is not obvious."""
+    late: bool = False
+    """Booked later than it happened: no growth in a window proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,7 @@ class Gauge:
     values: tuple[float, ...]
     """In time order, one per scrape that had it."""
     source: str
+    coverage: str = ""
 
     @property
     def last(self) -> float:
@@ -93,6 +105,7 @@ class HistogramWindow:
     """Per bucket, not cumulative; the last one is beyond the last bound."""
     sum: float
     source: str
+    coverage: str = ""
 
     @property
     def count(self) -> float:
@@ -134,11 +147,24 @@ class Signals:
     """Model geometry and configuration, as the engine states them."""
     free_includes_reclaimable: bool | None = None
     """Whether the free count contains reclaimable blocks; None: unknown, so the two must not be added."""
+    usage: Usage | None = None
+    """What `pool_usage` counts; None: unknown, so that it shows nothing."""
+    pool_unit: str = "blocks"
+    sources: tuple[str, ...] = ()
+    """What each source was recognised as."""
+    advice: Mapping[str, str] = field(default_factory=dict)
+    """Topic -> how to get on this engine what is missing."""
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""
     restarted: bool = False
     running_before_restart: float = 0.0
+
+    def coverage(self) -> dict[str, str]:
+        """Source -> what exactly it counts, for the sources that need the words."""
+        stated: list[Counter | Gauge | HistogramWindow] = [*self.counters.values(), *self.gauges.values()]
+        stated += self.histograms.values()
+        return {signal.source: signal.coverage for signal in stated if signal.coverage}
 
     def delta(self, name: str) -> float | None:
         counter = self.counters.get(name)
@@ -167,6 +193,9 @@ class Signals:
     @property
     def worked(self) -> bool | None:
         """Whether any token was computed in the window (counters, not gauges: a stale gauge can read busy)."""
-        moved = [self.delta(name) for name in ("tokens_decode", "tokens_prefill", "tokens_recompute")]
-        known = [delta for delta in moved if delta is not None]
-        return any(delta > 0 for delta in known) if known else None
+        names = ("tokens_decode", "tokens_prefill", "tokens_recompute")
+        counters = [counter for name in names if (counter := self.counters.get(name)) is not None]
+        if any(counter.delta > 0 for counter in counters):
+            return True
+        # A counter that is booked late may stand still while the engine works.
+        return False if any(not counter.late for counter in counters) else None

@@ -1,13 +1,14 @@
-"""From an observation to signals: counters and histograms become window deltas with resets detected."""
+"""From scrapes to signals through one dialect: counters and histograms become window deltas with resets detected."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import inf, isfinite
 from typing import NamedTuple
 
-from diagnose.dialects.base import Dialect, Pick
+from diagnose.dialects.base import Alias, Combine, Dialect, Failures
+from diagnose.dialects.view import PageView
 from diagnose.errors import NotEnough
-from diagnose.exposition import Exposition
+from diagnose.exposition import Labels
 from diagnose.observation import Observation
 from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
 
@@ -23,20 +24,29 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
             f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
             "Give a second file, a recording, or watch the live target"
         )
-    pages = _mark_restarts([scrape.page for scrape in observation.scrapes], dialect)
+    signals = read_pages([PageView(scrape.page) for scrape in observation.scrapes], dialect, observation.length_seconds)
+    signals.steps = tuple(observation.steps)
+    signals.steps_lost = observation.steps_lost
+    signals.steps_source = dialect.debug_steps_path or ""
+    return signals
+
+
+def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: float | None) -> Signals:
+    """What pages in time order say through a dialect. The growth over one page is not zero, it is unknown."""
+    pages = _mark_restarts(views, dialect)
     signals = Signals(
         dialect=dialect.name,
-        length_seconds=observation.length_seconds,
+        length_seconds=length_seconds,
         num_scrapes=len(pages),
         free_includes_reclaimable=dialect.free_includes_reclaimable,
-        steps=tuple(observation.steps),
-        steps_lost=observation.steps_lost,
-        steps_source=dialect.debug_steps_path or "",
+        usage=dialect.usage,
+        pool_unit=dialect.pool_unit,
+        advice=dialect.cannot,
     )
     if pages:
         _read_gauges(signals, pages, dialect)
         _read_info(signals, pages, dialect)
-    if len(pages) >= 2:  # the growth over one page is not zero, it is unknown
+    if len(pages) >= 2:
         _read_counters(signals, pages, dialect)
         _read_histograms(signals, pages, dialect)
         _detect_restart(signals)
@@ -44,25 +54,35 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
 
 
 class _Page(NamedTuple):
-    page: Exposition
+    view: PageView
     life: int
     """Counts up with every restart that the start time shows: counters of two lives do not join."""
 
 
-def _mark_restarts(pages: list[Exposition], dialect: Dialect) -> list[_Page]:
-    pick = dialect.gauges.get("start_time")
+def _mark_restarts(views: Sequence[PageView], dialect: Dialect) -> list[_Page]:
+    aliases = dialect.gauges.get("start_time", ())
     marked: list[_Page] = []
     life, known = 0, None
-    for page in pages:
-        start = None if pick is None else _level(page, pick)
+    for view in views:
+        start = next((value for name in aliases if (value := _level(view, name, dialect)) is not None), None)
         if start is not None:
             life += known is not None and abs(start - known) > _SAME_START_SECONDS
             known = start
-        marked.append(_Page(page, life))
+        marked.append(_Page(view, life))
     return marked
 
 
 _SAME_START_SECONDS = 1.0
+
+
+def _named(pages: list[_Page], aliases: Sequence[Alias]) -> Alias | None:
+    """The first of a signal's names that any page knows. One name serves the whole window: two may count different things."""
+    return next((name for name in aliases if any(page.view.has(name.metric) for page in pages)), None)
+
+
+def _source(pages: list[_Page], name: Alias) -> str:
+    view = next((page.view for page in pages if page.view.has(name.metric)), pages[0].view)
+    return name.name_on(" + ".join(view.own_name(metric) for metric in (name.metric, *name.plus)))
 
 
 def _increase(values: Iterable[tuple[int, float | None]]) -> float | None:
@@ -80,76 +100,115 @@ def _increase(values: Iterable[tuple[int, float | None]]) -> float | None:
 
 
 def _read_counters(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
-    for name, pick in dialect.counters.items():
-        increase = _increase((life, _cumulative(page, pick)) for page, life in pages)
+    for signal, aliases in dialect.counters.items():
+        name = _named(pages, aliases)
+        if name is None:
+            continue
+        increase = _increase((life, _cumulative(view, name, dialect)) for view, life in pages)
         if increase is not None:
-            signals.counters[name] = Counter(increase, str(pick))
-    if dialect.failures is not None:
-        _read_failures(signals, pages, dialect.failures)
+            signals.counters[signal] = Counter(increase, _source(pages, name), name.coverage, name.late)
+    for failures in dialect.failures:
+        _read_failures(signals, pages, failures)
 
 
-def _read_failures(signals: Signals, pages: list[_Page], metric: str) -> None:
-    if sum(_has_family(page, metric) for page, _ in pages) < 2:
+def _read_failures(signals: Signals, pages: list[_Page], failures: Failures) -> None:
+    metric = failures.metric
+    if sum(view.has(metric) for view, _ in pages) < 2:
         return
-    kinds = {dict(key).get("kind", "unknown") for page, _ in pages for key in page.samples.get(metric, ())}
-    for kind in sorted(kinds):
-        pick = Pick(metric, (("kind", kind),))
-        increase = _increase((life, _cumulative(page, pick)) for page, life in pages)
+    seen = {dict(key).get(failures.label, "unknown") for view, _ in pages for key, _ in view.series(metric)}
+    kinds = {kind: kind for kind in seen} if failures.kinds is None else failures.kinds
+    for label in sorted(kinds):
+        name = Alias(metric, ((failures.label, label),))
+        increase = _increase((life, _cumulative(view, name, None)) for view, life in pages)
         if increase is not None:
-            signals.failures[kind] = increase
-    signals.counters["failures"] = Counter(sum(signals.failures.values()), metric)
+            signals.failures[kinds[label]] = signals.failures.get(kinds[label], 0.0) + increase
+    own = pages[0].view.own_name(metric)
+    signals.counters["failures"] = Counter(sum(signals.failures.values()), own)
 
 
 def _read_info(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
-    if dialect.info is not None:
-        for page, _ in pages:
-            for key in page.samples.get(dialect.info, {}):
-                signals.info = dict(key)
+    info: dict[str, str] = {}
+    for metric, names in dialect.info.items():
+        for view, _ in pages:
+            for key, _ in view.series(metric):
+                chosen = {names[label]: value for label, value in key if label in names} if names else dict(key)
+                info |= {label: _WORDS.get(value, value) for label, value in chosen.items() if value != "None"}
+    signals.info = info
 
 
-def _has_family(page: Exposition, metric: str) -> bool:
-    """A declared family without samples says zero; an undeclared one says nothing."""
-    return metric in page.samples or metric in page.types
+_WORDS = {"True": "true", "False": "false"}
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) else None
-
-
-def _cumulative(page: Exposition, pick: Pick) -> float | None:
+def _cumulative(view: PageView, name: Alias, dialect: Dialect | None) -> float | None:
     """A counter's value on one page. A label not there yet started from zero; NaN and Inf say nothing."""
-    value = page.value(pick.metric, **dict(pick.labels))
+    value = _combined(view, name, dialect)
     if value is None:
-        return 0.0 if _has_family(page, pick.metric) else None
-    return _finite(value)
+        return 0.0 if view.has(name.metric) else None
+    return value if isfinite(value) else None
 
 
 def _read_gauges(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
-    for name, pick in dialect.gauges.items():
-        values = [value for page, _ in pages if (value := _level(page, pick)) is not None]
+    for signal, aliases in dialect.gauges.items():
+        name = _named(pages, aliases)
+        if name is None:
+            continue
+        values = [value for view, _ in pages if (value := _level(view, name, dialect)) is not None]
         if values:
-            signals.gauges[name] = Gauge(tuple(values), str(pick))
+            signals.gauges[signal] = Gauge(tuple(values), _source(pages, name), name.coverage)
 
 
-def _level(page: Exposition, pick: Pick) -> float | None:
+def _level(view: PageView, name: Alias, dialect: Dialect) -> float | None:
     """A gauge's value on one page. A label that a declared family lacks counts nothing: zero."""
-    value = page.value(pick.metric, **dict(pick.labels))
+    value = _combined(view, name, dialect)
     if value is None:
-        return 0.0 if pick.labels and _has_family(page, pick.metric) else None
-    return _finite(value)
+        return 0.0 if name.labels and not name.value_label and view.has(name.metric) else None
+    return value if isfinite(value) else None
+
+
+def _combined(view: PageView, name: Alias, dialect: Dialect | None) -> float | None:
+    """The value of all series that an alias selects, in the signal's unit; None when there is none."""
+    series = [pair for metric in (name.metric, *name.plus) for pair in view.series(metric, name.labels)]
+    if name.value_label:
+        texts = [dict(key).get(name.value_label, "") for key, _ in series]
+        values = [number for text in texts if (number := _number(text)) is not None]
+    else:
+        values = list(_one_per_rank(series, dialect.rank_labels if dialect is not None else ()))
+    if not values:
+        return None
+    return name.factor * (max(values) if name.combine is Combine.MAX else sum(values))
+
+
+def _one_per_rank(series: list[tuple[Labels, float]], ranks: tuple[str, ...]) -> Iterable[float]:
+    """Ranks that report the same thing count once: the highest value stands for them."""
+    if not ranks:
+        return [value for _, value in series]
+    groups: dict[Labels, float] = {}
+    for key, value in series:
+        rest = tuple(pair for pair in key if pair[0] not in ranks)
+        groups[rest] = max(value, groups.get(rest, value))
+    return groups.values()
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
 
 
 def _read_histograms(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
-    for name, pick in dialect.histograms.items():
-        window = _histogram(pages, pick)
-        if window is not None:
-            signals.histograms[name] = window
+    for signal, aliases in dialect.histograms.items():
+        for name in aliases:  # a histogram that is declared and empty gives way to the next name
+            window = _histogram(pages, name)
+            if window is not None:
+                signals.histograms[signal] = window
+                break
 
 
-def _histogram(pages: list[_Page], pick: Pick) -> HistogramWindow | None:
-    name = pick.metric + "_bucket"
-    family = [(page, life) for page, life in pages if name in page.samples or pick.metric in page.types]
-    buckets = [(life, found) for page, life in family if (found := _buckets(page, pick)) is not None]
+def _histogram(pages: list[_Page], name: Alias) -> HistogramWindow | None:
+    family = [(view, life) for view, life in pages if view.has(name.metric + "_bucket") or view.has(name.metric)]
+    buckets = [(life, found) for view, life in family if (found := _buckets(view, name)) is not None]
     filled = [found for _, found in buckets if found]
     if len(buckets) < 2 or not filled:
         return None
@@ -164,27 +223,30 @@ def _histogram(pages: list[_Page], pick: Pick) -> HistogramWindow | None:
         for key in growth:
             growth[key] += after.get(key, 0.0) - (0.0 if reset else before.get(key, 0.0))
     at_most = [growth[bound] for bound in bounds]
-    counts = [at_most[0], *(max(0.0, after - before) for before, after in pairwise(at_most))]
-    return HistogramWindow(tuple(bounds[:-1]), tuple(counts), growth[_SUM], str(pick))
+    counts = (at_most[0], *(max(0.0, after - before) for before, after in pairwise(at_most)))
+    view = next(view for view, _ in family)
+    source = name.name_on(view.own_name(name.metric + "_bucket").removesuffix("_bucket"))
+    finite = tuple(bound * name.factor for bound in bounds[:-1])
+    return HistogramWindow(finite, counts, growth[_SUM] * name.factor, source, name.coverage)
 
 
 _SUM = -inf
 """Key of the sum beside the buckets' bounds."""
 
 
-def _buckets(page: Exposition, pick: Pick) -> dict[float, float] | None:
+def _buckets(view: PageView, name: Alias) -> dict[float, float] | None:
     """Cumulative counts by bound, and the sum; empty when no series carries the labels yet, None when a value is no number."""
     buckets: dict[float, float] = {}
-    for key, value in page.samples.get(pick.metric + "_bucket", {}).items():
-        if all(pair in key for pair in pick.labels):
-            bound = _bound(dict(key).get("le", ""))
-            if bound is None or not isfinite(value):
-                return None
-            buckets[bound] = buckets.get(bound, 0.0) + value
-    total = page.value(pick.metric + "_sum", **dict(pick.labels)) if buckets else 0.0
-    if total is None or not isfinite(total):
-        return None
-    return {**buckets, _SUM: total} if buckets else {}
+    for key, value in view.series(name.metric + "_bucket", name.labels):
+        bound = _bound(dict(key).get("le", ""))
+        if bound is None or not isfinite(value):
+            return None
+        buckets[bound] = buckets.get(bound, 0.0) + value
+    if not buckets:
+        return {}
+    sums = [value for _, value in view.series(name.metric + "_sum", name.labels)]
+    total = sum(sums)
+    return {**buckets, _SUM: total} if sums and isfinite(total) else None
 
 
 def _bound(text: str) -> float | None:

@@ -2,25 +2,25 @@
 
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from diagnose.assembly import assemble
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import Duration, Slo, is_url
+from diagnose.commands.params import Duration, Moment, Slo, is_url
 from diagnose.commands.progress import watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
-from diagnose.dialects.registry import recognise
-from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import SourceError
-from diagnose.observation import Observation, observe
+from diagnose.observation import Observation, Span, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.signals import Signals
 from diagnose.slo import Objective
-from diagnose.sources.files import read_files
-from diagnose.windows import build_signals
+from diagnose.sources.files import FileEvidence, read_files
+from diagnose.sources.stated import parse_settings
 
 INTERRUPTED = 130
 
@@ -34,6 +34,16 @@ INTERRUPTED = 130
     help="Time between scrapes of a live target [default: 1s]; for exposition files without a time, the time between them.",
 )
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
+@click.option(
+    "--log", "logs", multiple=True, help="An engine's log beside a live target; as a source, too. Repeatable."
+)
+@click.option(
+    "--since", type=Moment(), help="Of logs, only lines from this time on: 2026-11-30T04:11, or 30m ago as 30m."
+)
+@click.option("--until", type=Moment(), help="Of logs, only lines until this time.")
+@click.option(
+    "--setting", "stated", multiple=True, help="What the target does not say itself, as max_sequences=256. Repeatable."
+)
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
 @click.option(
     "--policy",
@@ -55,6 +65,10 @@ def diagnose_command(
     window: float,
     interval: float | None,
     baseline: tuple[str, ...],
+    logs: tuple[str, ...],
+    since: float | None,
+    until: float | None,
+    stated: tuple[str, ...],
     objectives: tuple[Objective, ...],
     policy_file: Path | None,
     form: str | None,
@@ -65,11 +79,13 @@ def diagnose_command(
 ) -> NoReturn:
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
-    SOURCES are one live target (http://host:port), or files of one target: a recording made by `stallscope record`, the answer
-    of /debug/steps, or two or more scrapes of /metrics in time order (`-` is standard input).
+    SOURCES are any mix of what you have of one target: its URL (http://host:port) and that of an exporter beside it, its log, a
+    recording made by `stallscope record`, step records, two or more scrapes of /metrics in time order. Files are recognised by
+    what they hold, gzip or not; `-` is standard input.
 
     \b
-    stallscope diagnose http://127.0.0.1:8000 --window 20s
+    stallscope diagnose http://127.0.0.1:8000 --window 20s --log engine.log
+    kubectl logs deploy/vllm | stallscope diagnose -
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
@@ -80,18 +96,19 @@ def diagnose_command(
     form = choose_format(form, as_json, output)
     check_writable(output)
     policy = _policy(policy_file)
+    within = None if since is None and until is None else Span(since or 0.0, until or inf)
+    settings = parse_settings(stated)
     live = [source for source in sources if is_url(source)]
-    if live and len(sources) > 1:
-        raise SourceError(
-            "one live target at a time, and no files beside it; give files of a good time with --baseline"
-        )
+    files = [*(source for source in sources if not is_url(source)), *logs]
     # Read first: a wrong file should not cost a watch.
-    good = _read(baseline, interval) if baseline else None
+    good = _read(baseline, interval, None).observation() if baseline else None
     interrupted = False
     if live:
-        observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
+        observation, interrupted = _watch(live, window, interval or 1.0, _read_beside(files, within), quiet=quiet)
     else:
-        observation = _read(sources, interval)
+        observation = _read(files, interval, within).observation()
+    if settings is not None:
+        observation.supplement(settings)
     diagnosis = judge(observation, good, objectives, is_live=bool(live), target=observation.target, policy=policy)
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
     sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
@@ -105,24 +122,33 @@ def _policy(path: Path | None) -> Policy:
     return read_policy(path)
 
 
-def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Observation, bool]:
+def _watch(
+    urls: Sequence[str], window: float, interval: float, beside: FileEvidence | None, *, quiet: bool
+) -> tuple[Observation, bool]:
     """What was seen, and whether the watch was interrupted. An interruption that leaves nothing to judge goes on upwards."""
     # Not at the top: a diagnosis of files should not pay for an HTTP client, half of the command's time.
     from diagnose.sources.clock import SystemClock
     from diagnose.sources.http import Endpoint
     from diagnose.sources.live import Watch
+    from diagnose.sources.together import Together
 
-    endpoint = Endpoint(url)
+    endpoint, others = Endpoint(urls[0]), [Endpoint(url) for url in urls[1:]]
     interrupted = False
     with watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress:
         watch = Watch(endpoint, SystemClock(), on_progress=on_progress)
+        together = Together([Watch(other, SystemClock()) for other in others])
         try:
+            together.start(window, interval)
             watch.run(window, interval)
         except KeyboardInterrupt:
             if watch.num_pages < 2:
                 raise
             interrupted = True
-    observation = observe(endpoint.url, watch.entries)
+        others_saw = together.entries(wait_seconds=0.0 if interrupted else window)
+    observation = observe(endpoint.url, sorted([*watch.entries, *others_saw], key=lambda entry: entry.unix))
+    observation.warnings += together.problems
+    if beside is not None:
+        beside.add_to(observation)
     if interrupted:
         watched = observation.length_seconds or 0.0
         observation.warnings.insert(
@@ -131,15 +157,25 @@ def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Ob
     return observation, interrupted
 
 
-def _read(names: Sequence[str], interval: float | None) -> Observation:
+def _read(names: Sequence[str], interval: float | None, within: Span | None) -> FileEvidence:
     if any(is_url(name) for name in names):
         raise SourceError(
             "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
         )
-    evidence = read_files(names, interval)
-    observation = observe(evidence.name, evidence.entries)
-    observation.warnings = [*evidence.warnings, *observation.warnings]
-    return observation
+    return read_files(names, interval, within)
+
+
+def _read_beside(names: Sequence[str], within: Span | None) -> FileEvidence | None:
+    """Files beside a live target: a log, a server's state. Pages of another time would be another window."""
+    if not names:
+        return None
+    evidence = read_files(names, None, within)
+    if evidence.entries:
+        raise SourceError(
+            f"{evidence.name}: metrics or step records of another time beside a live target; "
+            "give files of a good time with --baseline, or diagnose them alone"
+        )
+    return evidence
 
 
 def judge(
@@ -168,7 +204,5 @@ def judge(
 
 def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
     """And what limits them."""
-    # Step records alone can only come from our engine.
-    dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else STALLSCOPE
-    signals = build_signals(observation, dialect)
-    return signals, [*observation.warnings, *limit_to_trusted(observation, signals, policy)]
+    signals, contradictions = assemble(observation, policy)
+    return signals, [*observation.warnings, *contradictions, *limit_to_trusted(observation, signals, policy)]

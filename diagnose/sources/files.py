@@ -1,21 +1,16 @@
-"""Files as sources, recognised by content: recordings, step records, exposition text. `-` is standard input."""
+"""Files as sources, each recognised by content and read by its kind's reader. `-` is standard input."""
 
-import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from diagnose.errors import SourceError
-from diagnose.exposition import ExpositionError, ExpositionParser
-from diagnose.units import printable
-from probes.recording import Entry, is_recording_header, read_recording
-from probes.wire import is_steps_header
+from diagnose.observation import Observation, Span, Supplement, observe
+from diagnose.sources.content import Content
+from diagnose.sources.readers import UNKNOWN_TIME, Reading, choose_reader
+from probes.recording import Entry
 
-_SCRAPED_AT = re.compile(r"^#\s*scraped_at_unix\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 _HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
-UNKNOWN_TIME = -1.0
 
 
 @dataclass(slots=True)
@@ -23,29 +18,49 @@ class FileEvidence:
     name: str
     entries: list[Entry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    recognised: list[str] = field(default_factory=list)
+    supplements: list[Supplement] = field(default_factory=list)
+
+    def observation(self) -> Observation:
+        """Raises SourceError when an answer is not what its kind says."""
+        observation = observe(self.name, self.entries)
+        self.add_to(observation)
+        return observation
+
+    def add_to(self, observation: Observation) -> None:
+        """Beside what a live target or other files said: all but the entries."""
+        observation.warnings = [*self.warnings, *observation.warnings]
+        observation.recognised += self.recognised
+        for source in self.supplements:
+            observation.supplement(source)
 
 
-def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
+def read_files(names: Sequence[str], interval: float | None, within: Span | None = None) -> FileEvidence:
     """Entries of all files; expositions without a time follow each other by `interval` seconds if none of them has one.
 
-    Raises SourceError that names the file and what is wrong with it.
+    Of logs only the lines `within` are read. Raises SourceError that names the file and what is wrong with it.
     """
     evidence = FileEvidence(names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}")
-    pages: list[tuple[str, float | None]] = []
-    parts: list[list[Entry]] = []
-    steps: list[Entry] = []
-    for name in names:
-        text = _read_text(name)
-        first = _first_json(text)
-        if is_recording_header(first):
-            parts.append(_recording(evidence, name, text))
-        elif is_steps_header(first):
-            steps.append(Entry(UNKNOWN_TIME, "steps", text))
-        else:
-            pages.append((text, _exposition_time(name, text)))
+    readings = [_read(name, within) for name in names]
+    for reading in readings:
+        evidence.warnings += reading.warnings
+        evidence.recognised += [reading.recognised] if reading.recognised else []
+        evidence.supplements += reading.supplements
+        evidence.name = reading.target or evidence.name
+    pages = [(reading.page, reading.page_unix) for reading in readings if reading.page is not None]
+    parts = [reading.entries for reading in readings if reading.entries]
     parts += [[entry] for entry in _page_entries(evidence, pages, interval)]
+    steps = [Entry(UNKNOWN_TIME, "steps", reading.steps) for reading in readings if reading.steps is not None]
     evidence.entries = steps + [entry for part in _in_time_order(evidence, parts) for entry in part]
     return evidence
+
+
+def _read(name: str, within: Span | None) -> Reading:
+    hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
+    with Content(name, within, hint) as content:
+        if not content.head.strip():
+            raise SourceError(f"{name}: is empty")
+        return choose_reader(content).read(content)
 
 
 def _in_time_order(evidence: FileEvidence, parts: list[list[Entry]]) -> list[list[Entry]]:
@@ -69,53 +84,3 @@ def _page_entries(
         if count_up and interval is not None:
             unix = index * interval
         yield Entry(UNKNOWN_TIME if unix is None else unix, "exposition", text)
-
-
-def _read_text(name: str) -> str:
-    try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8", errors="strict")
-    except UnicodeDecodeError:
-        raise SourceError(f"{name}: is not text") from None
-    except OSError as error:
-        hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
-        raise SourceError(f"{name}: cannot be read: {error.strerror or error}{hint}") from None
-    if not text.strip():
-        raise SourceError(f"{name}: is empty")
-    return text
-
-
-def _first_json(text: str) -> object:
-    line = text.partition("\n")[0]
-    if not line.startswith("{"):
-        return None
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _recording(evidence: FileEvidence, name: str, text: str) -> list[Entry]:
-    try:
-        recording = read_recording(text)
-    except (ValueError, RecursionError) as error:  # WireError, and what JSON can hold besides
-        raise SourceError(f"{name}: {error}") from None
-    if recording.torn:
-        evidence.warnings.append(
-            f"{name}: the last line was cut off ({recording.torn} bytes left out), the rest is used"
-        )
-    if not recording.entries:
-        raise SourceError(f"{name}: the recording holds no answer of {recording.target}")
-    evidence.name = recording.target
-    return list(recording.entries)
-
-
-def _exposition_time(name: str, text: str) -> float | None:
-    """When the page was scraped: from its comment, else from sample timestamps. Raises SourceError when it is no page."""
-    try:
-        page = ExpositionParser().parse(text)
-    except ExpositionError as error:
-        raise SourceError(
-            f"{name}: neither a recording, step records nor exposition text ({printable(str(error))})"
-        ) from None
-    comment = _SCRAPED_AT.search(text)
-    return float(comment[1]) if comment is not None else page.sample_unix

@@ -6,6 +6,7 @@ from math import floor
 
 from diagnose.dialects.base import Dialect
 from diagnose.dialects.registry import recognise
+from diagnose.dialects.view import PageView
 from diagnose.errors import ErrorAnswer, TargetError
 from diagnose.exposition import ExpositionError, ExpositionParser
 from diagnose.sources.clock import Clock
@@ -111,7 +112,7 @@ class Watch:
             page = self._parser.parse(body)
         except ExpositionError as error:
             return f"{self.endpoint.url}/metrics: not a metrics page any more: {error}"
-        if not dialect.speaks(page):
+        if dialect.prefixes and not dialect.speaks(PageView(page)):
             return f"{self.endpoint.url}/metrics: holds no {dialect.name} metrics any more"
         return None
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import SourceError
-from diagnose.sources.files import UNKNOWN_TIME, read_files
+from diagnose.sources.files import read_files
+from diagnose.sources.readers import UNKNOWN_TIME
 from probes.recording import Entry, RecordingWriter
 from tests.builders import START_UNIX, Engine, make_steps
 
@@ -129,7 +130,7 @@ def test_what_cannot_be_read(tmp_path):
     assert complaint(put(tmp_path, "empty", " \n\n")).endswith(": is empty")
     binary = tmp_path / "binary"
     binary.write_bytes(b"\x80\x81\xff" * 100)
-    assert complaint(str(binary)) == f"{binary}: is not text"
+    assert complaint(str(binary)).startswith(f"{binary}: is not text; what can be read: ")
 
 
 def test_a_forgotten_scheme_is_noticed():
@@ -138,12 +139,23 @@ def test_a_forgotten_scheme_is_noticed():
 
 
 @pytest.mark.parametrize(
-    "text", ["just words\n", "\x00\x01", "\x1b[2J{", '{"status":"ok"}', "<html>", PAGE + "broken{\n", '{"a":' * 100_000]
+    ("text", "seen"),
+    [
+        ("just words\n", "text of no kind this version knows (it begins with 'just words')"),
+        ("\x00\x01", "is not text"),
+        ("\x1b[2J{", "text of no kind this version knows (it begins with '?[2J{')"),
+        ('{"status":"ok"}', "JSON of no kind this version knows"),
+        ("<html><head><title>502 Bad Gateway</title></head>", "an HTML page (502 Bad Gateway)"),
+        ("<?xml?>", "an HTML or XML page"),
+        ('{"a":' * 100_000, "JSON of no kind this version knows"),
+    ],
 )
-def test_what_is_none_of_these_kinds(tmp_path, text):
-    """A page that is broken further down is no page either: half of it would give half a verdict."""
+def test_what_is_none_of_these_kinds(tmp_path, text, seen):
+    """One line: what it looks like, and what would do."""
     name = put(tmp_path, "odd", text)
-    assert complaint(name).startswith(f"{name}: neither a recording, step records nor exposition text (line ")
+    assert complaint(name) == (
+        f"{name}: {seen}; what can be read: a recording, step records, a metrics page, an engine's log"
+    )
 
 
 def test_standard_input(monkeypatch, tmp_path):
@@ -152,4 +164,4 @@ def test_standard_input(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert complaint("-") == "-: is empty"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
-    assert complaint("-") == "-: is not text"
+    assert complaint("-").startswith("-: is not text")

@@ -1,0 +1,222 @@
+"""An engine's log, read as a stream: what its periodic and step lines say, the settings it states, its events in order."""
+
+import re
+import time
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from diagnose.dialects.log import EventLine, LogTable, PeriodicLine, StepLine
+from diagnose.dialects.logs import ENGINE_LOGS, LOG_TABLES
+from diagnose.observation import Event, Span
+from diagnose.sources.log_lines import Line, LineClock, starts_record, unwrapped
+from diagnose.units import printable
+
+_MAX_KEPT = 200_000
+"""Periodic and step lines each; of a longer log the latest are kept, and the report says how many were not."""
+_MAX_EVENTS = 1_000
+_MAX_CONTINUATIONS = 64
+_EVENT_TEXT_CHARS = 200
+FACTS_AS_GAUGES = frozenset({"max_batched_tokens", "max_sequences", "pool_tokens", "pool_blocks", "block_size"})
+
+
+class LoadSample(NamedTuple):
+    unix: float | None
+    instance: str
+    line: PeriodicLine
+    values: tuple[float | None, ...]
+    """In the order of the line's figures."""
+
+
+class LoggedStep(NamedTuple):
+    unix: float | None
+    line: StepLine
+    seconds: float
+    prefill_requests: int
+    prefill_tokens: int
+    decode_requests: int
+    decode_tokens: int
+    device_seconds: float | None
+
+
+@dataclass(slots=True)
+class EngineLog:
+    name: str
+    engine: LogTable | None = None
+    """None until a line only one engine writes was seen."""
+    num_lines: int = 0
+    num_read: int = 0
+    """Lines that said something."""
+    samples: deque[LoadSample] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
+    steps: deque[LoggedStep] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
+    num_samples: int = 0
+    num_steps: int = 0
+    facts: dict[str, str] = field(default_factory=dict)
+    """The latest statement of each."""
+    events: list[Event] = field(default_factory=list)
+    """The first of them in time order; how many there were of a kind is in `tally`."""
+    tally: Tally[str] = field(default_factory=Tally)
+    first_unix: float | None = None
+    last_unix: float | None = None
+
+
+def looks_like_log(head: str) -> bool:
+    """Whether the start of a text holds a line that a table knows, or mostly lines that begin as log lines do."""
+    lines = list(islice(unwrapped(iter(head.split("\n"))), 400))
+    if any(_MARKED.search(line.text) for line in lines):
+        return True
+    texts = [line.text for line in lines if line.text]
+    return len(texts) >= 3 and sum(map(starts_record, texts)) * 2 > len(texts)
+
+
+def read_log(
+    name: str, lines: Iterable[str], newest_unix: float | None = None, within: Span | None = None
+) -> EngineLog:
+    """`newest_unix`: when the log was last written, for stamps without a year. Lines outside of `within` say only settings."""
+    log = EngineLog(name)
+    clock = LineClock(newest_unix if newest_unix is not None else time.time())
+    now: float | None = None
+    for record in _records(unwrapped(iter(lines)), log):
+        if not _MARKED.search(record.text):
+            # Stamps are parsed only where they are needed: most lines of a log say nothing here.
+            continue
+        now = record.unix if record.unix is not None else clock.unix(record.text) or now
+        inside = within is None or now is None or within.start <= now <= within.end
+        if _take(log, record.text, now, inside=inside):
+            log.num_read += 1
+            log.first_unix = now if log.first_unix is None else log.first_unix
+            log.last_unix = now if now is not None else log.last_unix
+    return log
+
+
+def _records(lines: Iterator[Line], log: EngineLog) -> Iterator[Line]:
+    """Each line, and where a terminal has cut one, the whole of it."""
+    head, rest = Line(None, ""), [""]
+    rest.clear()
+    for line in lines:
+        log.num_lines += 1
+        if not starts_record(line.text) and head.text and len(rest) < _MAX_CONTINUATIONS:
+            rest.append(line.text)
+            continue
+        yield from _whole(head, rest)
+        head, rest = line, []
+    yield from _whole(head, rest)
+
+
+def _whole(head: Line, rest: list[str]) -> Iterator[Line]:
+    """A cut line once, glued; else each line by itself, as those of a traceback are."""
+    text, says = head.text, _figures(head.text)
+    for index, part in enumerate(rest):
+        # A terminal cuts in the middle of a word, or copying took the space away: what says more was there.
+        glued = max((text + part, f"{text} {part}"), key=_figures)
+        if (more := _figures(glued)) <= says + _figures(part):
+            yield from (Line(head.unix, other) for other in rest[index:] if other)
+            break
+        text, says = glued, more
+    if text:
+        yield Line(head.unix, text)
+
+
+def _figures(text: str) -> int:
+    """How many figures and settings the tables find in a text."""
+    if not _MARKED.search(text):
+        return 0
+    count = 0
+    for table in LOG_TABLES:
+        for line in table.periodic:
+            if line.marks in text:
+                count += sum(figure.pattern.search(text) is not None for figure in line.figures)
+        patterns = (*((step.marks, step.pattern) for step in table.steps), *((f.marks, f.pattern) for f in table.facts))
+        count += sum(marks in text and pattern.search(text) is not None for marks, pattern in patterns)
+    return count
+
+
+def _all_marks() -> Iterator[str]:
+    for table in LOG_TABLES:
+        yield from (line.marks for line in table.periodic)
+        yield from (line.marks for line in table.steps)
+        yield from (line.marks for line in table.facts)
+        yield from (line.marks for line in table.events)
+
+
+_MARKED = re.compile("|".join(map(re.escape, dict.fromkeys(_all_marks()))))
+"""One search per line tells whether any table wants it."""
+
+
+def _take(log: EngineLog, text: str, now: float | None, *, inside: bool) -> bool:
+    """Whether the line said anything."""
+    found = False
+    for table in LOG_TABLES:
+        said = _take_facts(log, table, text)
+        if inside:
+            said |= _take_load(log, table, text, now) | _take_step(log, table, text, now)
+            said |= _take_event(log, table, text, now)
+        if said and table in ENGINE_LOGS and log.engine is None:
+            log.engine = table
+        found |= said
+    return found
+
+
+def _take_load(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
+    for line in table.periodic:
+        if line.marks in text:
+            values = tuple(
+                float(found[1]) * figure.factor if (found := figure.pattern.search(text)) is not None else None
+                for figure in line.figures
+            )
+            instance = line.instance.search(text) if line.instance is not None else None
+            log.samples.append(LoadSample(now, instance[1] if instance is not None else "", line, values))
+            log.num_samples += 1
+            return True
+    return False
+
+
+def _take_step(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
+    for line in table.steps:
+        found = line.pattern.search(text) if line.marks in text else None
+        if found is not None:
+            groups = found.groupdict()
+            count = {name: int(groups.get(name) or 0) for name in _COUNTS}
+            seconds = float(groups["ms"]) / 1e3 if groups.get("ms") else float(groups.get("s") or 0.0)
+            device = float(groups["device_ms"]) / 1e3 if groups.get("device_ms") else None
+            log.steps.append(LoggedStep(now, line, seconds, **count, device_seconds=device))
+            log.num_steps += 1
+            return True
+    return False
+
+
+_COUNTS = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
+
+
+def _take_facts(log: EngineLog, table: LogTable, text: str) -> bool:
+    said = False
+    for fact in table.facts:
+        found = fact.pattern.search(text) if fact.marks in text else None
+        if found is not None:
+            log.facts |= {name: value for name, value in found.groupdict().items() if value is not None}
+            said = True
+    return said
+
+
+def _take_event(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
+    event = next((event for event in table.events if event.marks in text and _matches(event, text)), None)
+    if event is None:
+        return False
+    total = event.total.search(text) if event.total is not None else None
+    log.tally[event.kind] = max(log.tally[event.kind] + 1, int(total[1]) if total is not None else 0)
+    if len(log.events) < _MAX_EVENTS:
+        log.events.append(Event(now if now is not None else -1.0, event.kind, _excerpt(text, event.marks)))
+    return True
+
+
+def _matches(event: EventLine, text: str) -> bool:
+    return event.pattern is None or event.pattern.search(text) is not None
+
+
+def _excerpt(text: str, marks: str) -> str:
+    """The line from a little before its marks on."""
+    at = max(0, text.index(marks) - 60)
+    return printable(text[at : at + _EVENT_TEXT_CHARS].strip())
