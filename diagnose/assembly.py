@@ -77,7 +77,7 @@ def _too_little(observation: Observation) -> str:
 _COMPARED = (
     "running", "waiting", "pool_usage", "pool_blocks", "pool_tokens", "block_size", "max_batched_tokens", "max_sequences",
 )  # fmt: skip
-"""Gauges that mean the same whoever states them."""
+"""Gauges that mean the same whoever states them, all of them at least 0."""
 _IDENTITY = ("version", "model", "max_model_len", "dtype")
 
 
@@ -134,10 +134,9 @@ def _contradictions(merged: Signals, part: Signals, policy: Policy) -> list[str]
         ours, theirs = merged.gauges.get(name), part.gauges.get(name)
         if ours is None or theirs is None:
             continue
-        difference = abs(ours.mean - theirs.mean)
-        if difference > policy.contradiction_share * max(abs(ours.mean), abs(theirs.mean)) and (
-            difference >= 1 or name == "pool_usage"
-        ):
+        # A level moves between the moments at which two sources read it: only ranges that lie apart contradict each other.
+        apart = max(min(ours.values), min(theirs.values)) - min(ours.peak, theirs.peak)
+        if apart > policy.contradiction_share * max(ours.peak, theirs.peak):
             found.append(
                 f"sources disagree on {name}: {ours.mean:.4g} by {ours.source}, {theirs.mean:.4g} by {theirs.source}; "
                 "the first is used"

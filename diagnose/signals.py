@@ -57,6 +57,7 @@ HISTOGRAMS = (
     "step_decode",
     "step_mixed",
     "step_prefill",
+    "step_recompute",
     "schedule",
     "lock_wait",
     "block_residency",

@@ -107,8 +107,38 @@ def _read_counters(signals: Signals, pages: list[_Page], dialect: Dialect) -> No
         increase = _increase((life, _cumulative(view, name, dialect)) for view, life in pages)
         if increase is not None:
             signals.counters[signal] = Counter(increase, _source(pages, name), name.coverage, name.late)
+    _infer_preemptions(signals, pages, dialect)
     for failures in dialect.failures:
         _read_failures(signals, pages, failures)
+
+
+def _infer_preemptions(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
+    """Of a counter that lags: requests that stopped running, did not finish, and wait again were preempted."""
+    counter = signals.counters.get("preemptions")
+    tables = (dialect.gauges, dialect.gauges, dialect.counters)
+    names = [
+        _named(pages, table.get(signal, ()))
+        for table, signal in zip(tables, ("running", "waiting", "requests_finished"), strict=True)
+    ]
+    running, waiting, finished = names
+    if counter is None or not counter.late or running is None or waiting is None or finished is None:
+        return
+    seen = 0.0
+    states = [
+        (life, _level(view, running, dialect), _level(view, waiting, dialect), _cumulative(view, finished, dialect))
+        for view, life in pages
+    ]
+    for (life_before, *before), (life, *after) in pairwise(states):
+        if life == life_before and None not in before and None not in after:
+            ran, waited, ended = ((b or 0.0) - (a or 0.0) for b, a in zip(before, after, strict=True))
+            seen += max(0.0, min(ran + ended, -waited))
+    if seen > counter.delta:
+        source = f"{_source(pages, running)}, {_source(pages, waiting)}"
+        text = (
+            "at least: so many requests stopped running without finishing, and wait again; the engine's own counter lags "
+            f"and says {counter.delta:.0f}"
+        )
+        signals.counters["preemptions"] = Counter(seen, source, text)
 
 
 def _read_failures(signals: Signals, pages: list[_Page], failures: Failures) -> None:

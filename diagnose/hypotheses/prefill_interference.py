@@ -32,6 +32,16 @@ class PrefillInterference(Hypothesis):
                 "prompt tokens computed in the window", "without prefill there is no interference", command_live(case)
             )
             return argument.conclude(Verdict.UNDETERMINED)
+        if prefilled == 0 and self._may_be_late(case):
+            argument.say(
+                Stance.CONTEXT, "no prompt was booked in the window", value=0, unit="tokens", source=_source(case)
+            )
+            argument.lacks(
+                "prompt tokens in the step that computes them",
+                "this engine books a prompt when its prefill has ended: one may have run all through the window",
+                command_records(case),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
         if prefilled == 0:
             argument.say(Stance.AGAINST, "no prompt token was computed in the window", value=0, unit="tokens")
             return argument.conclude(Verdict.REFUTED)
@@ -92,6 +102,11 @@ class PrefillInterference(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _may_be_late(self, case: Case) -> bool:
+        """Whether a prefill may have run that the counter does not know yet."""
+        counter = case.signals.counters.get("tokens_prefill")
+        return counter is not None and counter.late and case.signals.peak("running") != 0
 
     def _dose(self, case: Case, argument: Argument) -> None:
         """Dose response: step time beyond the decode floor against the step's prompt tokens."""

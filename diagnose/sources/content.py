@@ -28,6 +28,7 @@ class Content:
         self.within = within
         """Of a log, only lines of this time are wanted."""
         self.modified_unix: float | None = None
+        self._raw: io.BufferedReader | io.BytesIO = io.BytesIO()
         try:
             self._stream = self._open()
             self.head = self._read(_HEAD_BYTES)
@@ -42,6 +43,7 @@ class Content:
             raw = path.open("rb")
             self.modified_unix = path.stat().st_mtime
         stream = io.BufferedReader(raw) if not isinstance(raw, io.BufferedReader | io.BytesIO) else raw
+        self._raw = stream
         magic = stream.peek(2)[:2] if isinstance(stream, io.BufferedReader) else stream.getvalue()[:2]
         return gzip.GzipFile(fileobj=stream) if magic == b"\x1f\x8b" else stream
 
@@ -96,3 +98,4 @@ class Content:
     ) -> None:
         if self.name != "-":
             self._stream.close()
+            self._raw.close()  # a gzip reader leaves what it reads from open

@@ -137,31 +137,33 @@ def _read_steps(signals: Signals, steps: Sequence[LoggedStep]) -> None:
     if not steps:
         return
     line = steps[0].line
-    speculative = _speculates(steps)
-    kinds: dict[str, list[float]] = {"step_decode": [], "step_mixed": [], "step_prefill": []}
-    again = 0
-    for step in steps:
-        extra = 0 if speculative else max(0, step.decode_tokens - step.decode_requests)
-        again += extra
-        computes = step.prefill_tokens + extra > 0
-        kind = "step_mixed" if computes and step.decode_requests else "step_prefill" if computes else "step_decode"
-        if step.prefill_requests or step.decode_requests or step.prefill_tokens:
-            kinds[kind].append(step.seconds)
+    again = [0] * len(steps) if _speculates(steps) else [max(0, s.decode_tokens - s.decode_requests) for s in steps]
+    kinds: dict[str, list[float]] = {}
+    for step, extra in zip(steps, again, strict=True):
+        kinds.setdefault(_kind(step, extra), []).append(step.seconds)
     for name, values in kinds.items():
-        if values:
-            signals.histograms[name] = histogram_of(values, line.name, line.coverage)
+        signals.histograms[name] = histogram_of(values, line.name, line.coverage)
     prefill = sum(step.prefill_tokens for step in steps)
     signals.counters["tokens_prefill"] = Counter(prefill, line.name, "in the step that computed them")
     signals.counters.setdefault("tokens_decode", Counter(sum(step.decode_requests for step in steps), line.name))
-    if not speculative:
-        text = "generation tokens beyond one per request: without speculation they are prompts computed again"
-        signals.counters["tokens_recompute"] = Counter(again, line.name, text)
-    decode = kinds["step_decode"]
-    if decode:
+    if any(again) or not _speculates(steps):
+        text = "generation tokens beyond one per request: without speculation they are contexts computed again"
+        signals.counters["tokens_recompute"] = Counter(sum(again), line.name, text)
+        resumed = sum(extra > 0 for extra in again)
+        text = f"at least: preempted requests resume in {resumed} steps"
+        if resumed > (signals.delta("preemptions") or 0.0):
+            signals.counters["preemptions"] = Counter(resumed, line.name, text)
+    if decode := kinds.get("step_decode"):
         floor = sum(decode) / len(decode)
-        stalled = sum(max(0.0, seconds - floor) for seconds in kinds["step_mixed"])
+        stalled = sum(max(0.0, seconds - floor) for seconds in kinds.get("step_mixed", ()))
         text = "time of mixed steps beyond the mean pure decode step"
         signals.counters["stall_prefill_seconds"] = Counter(stalled, line.name, text)
+
+
+def _kind(step: LoggedStep, recomputed: int) -> str:
+    if step.prefill_tokens:
+        return "step_mixed" if step.decode_requests else "step_prefill"
+    return "step_recompute" if recomputed else "step_decode"
 
 
 def _speculates(steps: Sequence[LoggedStep]) -> bool:
