@@ -14,6 +14,7 @@ from diagnose.errors import NotEnough, TargetError
 from diagnose.observation import Observation, Scrape, length_of
 from diagnose.policy import Policy
 from diagnose.signals import Signals
+from diagnose.sources.state import states_of
 from diagnose.windows import read_pages
 
 
@@ -25,6 +26,9 @@ class Assembled(NamedTuple):
 def assemble(observation: Observation, policy: Policy) -> Assembled:
     """Raises NotEnough when nothing has a window, TargetError when no page is an engine's and nothing else speaks."""
     parts = [_part(observation, dialect, scrapes) for dialect, scrapes in _by_dialect(observation)]
+    for state in states_of(observation.states):
+        observation.supplement(state)
+    observation.states = []
     parts += [source.signals(observation.span) for source in observation.supplements]
     if observation.steps and not parts:
         parts = [_part(observation, STALLSCOPE, [])]  # step records alone
@@ -37,7 +41,18 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     gone = any(event.kind == "gone" for event in observation.events)
     if not (merged.counters or merged.histograms or observation.steps or gone):
         raise NotEnough(_too_little(observation))
-    return Assembled(merged, contradictions)
+    return Assembled(merged, [*contradictions, *_hidden_queue(merged)])
+
+
+def _hidden_queue(signals: Signals) -> list[str]:
+    """A limit before the engine keeps overload out of its sight."""
+    upstream, waiting = signals.gauges.get("waiting_upstream"), signals.peak("waiting")
+    if upstream is None or not upstream.peak or waiting:
+        return []
+    return [
+        f"up to {upstream.peak:.0f} requests waited before the engine ({upstream.source}), whose own queue was empty or not "
+        "measured: a limit in front of it hides overload from it"
+    ]
 
 
 def _by_dialect(observation: Observation) -> list[tuple[Dialect, list[Scrape]]]:

@@ -17,9 +17,12 @@ COUNTERS = (
     "prefix_query_tokens",
     "prefix_hit_tokens",
     "preemptions",
+    "preempted_tokens",
     "evictions",
     "ghost_hits",
     "requests_finished",
+    "steps",
+    "upstream_queue_seconds",
     "failures",
     "stall_prefill_seconds",
     "stall_host_seconds",
@@ -33,6 +36,12 @@ GAUGES = (
     "waiting_sequences",
     "waiting_capacity",
     "swapped",
+    "waiting_upstream",
+    "paused",
+    "pool_reserved",
+    "reserved_share",
+    "decode_context",
+    "accept_length",
     "blocks_active",
     "blocks_reclaimable",
     "blocks_free",
@@ -194,7 +203,7 @@ class Signals:
     @property
     def worked(self) -> bool | None:
         """Whether any token was computed in the window (counters, not gauges: a stale gauge can read busy)."""
-        names = ("tokens_decode", "tokens_prefill", "tokens_recompute")
+        names = ("tokens_decode", "tokens_prefill", "tokens_recompute", "steps")
         counters = [counter for name in names if (counter := self.counters.get(name)) is not None]
         if any(counter.delta > 0 for counter in counters):
             return True

@@ -102,11 +102,15 @@ def _increase(values: Iterable[tuple[int, float | None]]) -> float | None:
 def _read_counters(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     for signal, aliases in dialect.counters.items():
         name = _named(pages, aliases)
+        if name is None and signal == "preemptions" and all(view.is_sparse for view, _ in pages):
+            name = aliases[0]
         if name is None:
             continue
         increase = _increase((life, _cumulative(view, name, dialect)) for view, life in pages)
         if increase is not None:
             signals.counters[signal] = Counter(increase, _source(pages, name), name.coverage, name.late)
+    for signal, reason in dialect.impossible.items():
+        signals.counters.setdefault(signal, Counter(0.0, reason))
     _infer_preemptions(signals, pages, dialect)
     for failures in dialect.failures:
         _read_failures(signals, pages, failures)
@@ -173,7 +177,7 @@ def _cumulative(view: PageView, name: Alias, dialect: Dialect | None) -> float |
     """A counter's value on one page. A label not there yet started from zero; NaN and Inf say nothing."""
     value = _combined(view, name, dialect)
     if value is None:
-        return 0.0 if view.has(name.metric) else None
+        return 0.0 if view.has(name.metric) or view.is_sparse else None
     return value if isfinite(value) else None
 
 

@@ -26,6 +26,7 @@ class Usage(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Alias:
     """One metric that states a signal: the series of `metric` (and of `plus`) whose labels contain `labels`, combined.
+    A label's value may be several, `a|b`.
 
     Names are canonical (see `PageView`), without the `_total` of a counter and the `_bucket` of a histogram.
     """
@@ -109,10 +110,14 @@ class Dialect:
     free_includes_reclaimable: bool | None = None
     usage: Usage | None = None
     pool_unit: str = "blocks"
+    impossible: Mapping[str, str] = field(default_factory=dict)
+    """Counters that stay at zero by the engine's design -> why."""
     debug_steps_path: str | None = None
     """Where step records are served."""
     state_paths: tuple[str, ...] = ()
-    """JSON endpoints that say more than the metrics; read once when a live target is watched."""
+    """JSON endpoints that state settings; read once when a live target is watched."""
+    load_paths: tuple[str, ...] = ()
+    """JSON endpoints that state load which the metrics do not; read beside each page."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Topic (see `TOPICS`) -> how to get on this engine what its metrics do not say."""
     is_engine: bool = True

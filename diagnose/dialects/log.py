@@ -75,6 +75,8 @@ class EventLine:
     """Where the words alone also occur in harmless lines."""
     total: re.Pattern[str] | None = None
     """Its first group counts such events since the start."""
+    count: re.Pattern[str] | None = None
+    """Its first group says how many of them the line tells of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,32 @@
 
 from diagnose.dialects.base import Dialect
 from diagnose.dialects.best_effort import best_effort
+from diagnose.dialects.frontends import DYNAMO, RAY_SERVE, TRITON
+from diagnose.dialects.llamacpp import LLAMACPP
+from diagnose.dialects.lmdeploy import LMDEPLOY
+from diagnose.dialects.sglang import SGLANG
 from diagnose.dialects.stallscope import STALLSCOPE
+from diagnose.dialects.tensorrt_llm import TENSORRT_LLM, TRITON_TRTLLM
+from diagnose.dialects.tgi import TGI
 from diagnose.dialects.view import PageView
 from diagnose.dialects.vllm import VLLM
 from diagnose.errors import TargetError
 from diagnose.exposition import Exposition
 from diagnose.units import printable
 
-DIALECTS: tuple[Dialect, ...] = (STALLSCOPE, VLLM)
+DIALECTS: tuple[Dialect, ...] = (
+    STALLSCOPE,
+    VLLM,
+    SGLANG,
+    LLAMACPP,
+    TENSORRT_LLM,
+    TRITON_TRTLLM,
+    TGI,
+    LMDEPLOY,
+    TRITON,
+    DYNAMO,
+    RAY_SERVE,
+)
 """In order of precedence: where two dialects on one target state a signal, the earlier one gives it."""
 
 _FOREIGN = {
@@ -32,12 +50,12 @@ def spoken(view: PageView) -> tuple[Dialect, ...]:
     return known if guess is None else (*known, guess)
 
 
-def recognise(target: str, page: Exposition) -> Dialect:
-    """The page's leading dialect. Raises TargetError, naming what was found instead."""
+def recognise(target: str, page: Exposition) -> tuple[Dialect, ...]:
+    """The page's dialects, at least one. Raises TargetError, naming what was found instead."""
     view = PageView(page)
     dialects = spoken(view)
     if dialects:
-        return dialects[0]
+        return dialects
     raise TargetError(f"{target}: {what_it_is(view)}; it needs the metrics of an engine ({engine_names()})")
 
 

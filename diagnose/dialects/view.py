@@ -25,6 +25,11 @@ class PageView:
         self.names = {canonical(name): name for name in self.page.samples}
         self.declared = {canonical(name) for name in self.page.types}
 
+    @property
+    def is_sparse(self) -> bool:
+        """Ray leaves a counter out until its first event: one that is not there is zero."""
+        return any(name.startswith("ray_") for name in self.page.samples)
+
     def has(self, metric: str) -> bool:
         """Whether the family is on the page, with samples or without."""
         return any(name in self.names or name in self.declared for name in _spellings(metric))
@@ -33,11 +38,12 @@ class PageView:
         return next((self.names[name] for name in _spellings(metric) if name in self.names), metric)
 
     def series(self, metric: str, labels: Iterable[tuple[str, str]] = ()) -> Iterator[tuple[Labels, float]]:
-        """Series of a metric, spelled with or without `_total`, that carry the labels."""
+        """Series of a metric, spelled with or without `_total`, that carry the labels; `a|b` is either value."""
+        wanted = [[(label, value) for value in values.split("|")] for label, values in labels]
         for name in _spellings(metric):
             if name in self.names:
                 for key, value in self.page.samples[self.names[name]].items():
-                    if all(pair in key for pair in labels):
+                    if all(any(pair in key for pair in pairs) for pairs in wanted):
                         yield key, value
                 return
 

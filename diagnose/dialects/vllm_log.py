@@ -14,18 +14,18 @@ _USAGE = "blocks of live requests only: cached blocks that nobody uses count as 
 
 _LOAD = PeriodicLine(
     name="vLLM's periodic line",
-    marks="Avg generation throughput:",
+    marks="generation throughput:",
     every_seconds=10.0,
     instance=re.compile(r"Engine (\d+):"),
     figures=(
         figure(
             "tokens_prefill",
-            rf"Avg prompt throughput: {_NUMBER} tokens/s",
+            rf"prompt throughput: {_NUMBER} tokens/s",
             Reads.RATE,
             late=True,
             coverage=_AT_PREFILL_END,
         ),
-        figure("tokens_decode", rf"Avg generation throughput: {_NUMBER} tokens/s", Reads.RATE),
+        figure("tokens_decode", rf"generation throughput: {_NUMBER} tokens/s", Reads.RATE),
         figure("running", r"Running: (\d+) reqs"),
         figure("waiting", r"(?:Waiting|Pending): (\d+) reqs"),
         figure("swapped", r"Swapped: (\d+) reqs"),

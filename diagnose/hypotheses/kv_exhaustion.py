@@ -69,7 +69,7 @@ class KvExhaustion(Hypothesis):
         preemptions, waits, swapped = (
             signals.delta("preemptions"),
             signals.peak("waiting_blocks"),
-            signals.peak("swapped"),
+            max(signals.peak("swapped") or 0.0, signals.peak("paused") or 0.0),
         )
         near = pool is not None and pool.active_peak / pool.total >= case.policy.pool_exhausted
         held_back = self._held_back(case, argument) if near and waits is None else None
@@ -105,10 +105,10 @@ class KvExhaustion(Hypothesis):
         if swapped:
             argument.say(
                 Stance.FOR,
-                f"up to {swapped:,.0f} requests were swapped out for want of blocks",
+                f"up to {swapped:,.0f} requests were swapped out or paused for want of blocks",
                 value=swapped,
                 unit="requests",
-                source=signals.gauges["swapped"].source,
+                source=next(signals.gauges[name].source for name in ("swapped", "paused") if signals.peak(name)),
             )
         return bool(preemptions) or bool(waits) or bool(held_back) or bool(swapped)
 

@@ -55,8 +55,8 @@ def _from_usage(signals: Signals) -> Occupancy | None:
     gauge = signals.gauges.get("pool_usage")
     if gauge is None or signals.usage is not Usage.ACTIVE:
         return None
-    blocks = signals.last("pool_blocks")
-    total, unit = (blocks, "blocks") if blocks else (1.0, "share")
+    size = signals.last(f"pool_{signals.pool_unit}")
+    total, unit = (size, signals.pool_unit) if size else (1.0, "share")
     series = tuple(share * total for share in gauge.values)
     return Occupancy(gauge.peak * total, gauge.last * total, None, None, total, unit, series, gauge.source)
 

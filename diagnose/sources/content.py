@@ -34,6 +34,9 @@ class Content:
             self.head = self._read(_HEAD_BYTES)
         except OSError as error:
             raise SourceError(f"{name}: cannot be read: {error.strerror or error}{hint}") from None
+        except SourceError:
+            self.close()
+            raise
 
     def _open(self) -> _Stream:
         if self.name == "-":
@@ -63,15 +66,15 @@ class Content:
 
     @property
     def head_text(self) -> str:
-        return self.head.decode("utf-8", errors="replace")
+        return self.head[:_HEAD_BYTES].decode("utf-8", errors="replace")
 
     def text(self) -> str:
         """All of it. Raises SourceError when it is no text, or too large to be anything but a log."""
-        data = self.head + self._read(MAX_TEXT_BYTES + 1 - len(self.head))
-        if len(data) > MAX_TEXT_BYTES:
+        self.head += self._read(MAX_TEXT_BYTES + 1 - len(self.head))
+        if len(self.head) > MAX_TEXT_BYTES:
             raise SourceError(f"{self.name}: larger than {MAX_TEXT_BYTES >> 20} MiB; only a log may be that large")
         try:
-            return data.decode("utf-8")
+            return self.head.decode("utf-8")
         except UnicodeDecodeError:
             raise SourceError(f"{self.name}: is not text") from None
 
@@ -96,6 +99,9 @@ class Content:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self.name != "-":
             self._stream.close()
             self._raw.close()  # a gzip reader leaves what it reads from open

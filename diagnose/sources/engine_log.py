@@ -13,12 +13,15 @@ from diagnose.dialects.log import EventLine, LogTable, PeriodicLine, StepLine
 from diagnose.dialects.logs import ENGINE_LOGS, LOG_TABLES
 from diagnose.observation import Event, Span
 from diagnose.sources.log_lines import Line, LineClock, starts_record, unwrapped
+from diagnose.sources.steps import CountedStep
 from diagnose.units import printable
 
 _MAX_KEPT = 200_000
 """Periodic and step lines each; of a longer log the latest are kept, and the report says how many were not."""
 _MAX_EVENTS = 1_000
 _MAX_CONTINUATIONS = 64
+_MAX_CUTS = 8
+"""Parts of one line without a figure in a row: a narrow terminal leaves some."""
 _EVENT_TEXT_CHARS = 200
 FACTS_AS_GAUGES = frozenset({"max_batched_tokens", "max_sequences", "pool_tokens", "pool_blocks", "block_size"})
 
@@ -34,12 +37,7 @@ class LoadSample(NamedTuple):
 class LoggedStep(NamedTuple):
     unix: float | None
     line: StepLine
-    seconds: float
-    prefill_requests: int
-    prefill_tokens: int
-    decode_requests: int
-    decode_tokens: int
-    device_seconds: float | None
+    counted: CountedStep
 
 
 @dataclass(slots=True)
@@ -107,17 +105,20 @@ def _records(lines: Iterator[Line], log: EngineLog) -> Iterator[Line]:
 
 
 def _whole(head: Line, rest: list[str]) -> Iterator[Line]:
-    """A cut line once, glued; else each line by itself, as those of a traceback are."""
-    text, says = head.text, _figures(head.text)
+    """A cut line once, glued; the lines behind it by themselves, as those of a traceback are."""
+    glued = text = head.text
+    says, used = _figures(text), 0
     for index, part in enumerate(rest):
         # A terminal cuts in the middle of a word, or copying took the space away: what says more was there.
-        glued = max((text + part, f"{text} {part}"), key=_figures)
-        if (more := _figures(glued)) <= says + _figures(part):
-            yield from (Line(head.unix, other) for other in rest[index:] if other)
+        glued = max((glued + part, f"{glued} {part}"), key=_figures)
+        own = _figures(part)
+        if (more := _figures(glued)) > says + own:
+            text, says, used = glued, more, index + 1
+        elif own or index - used >= _MAX_CUTS:
             break
-        text, says = glued, more
     if text:
         yield Line(head.unix, text)
+    yield from (Line(head.unix, part) for part in rest[used:] if part)
 
 
 def _figures(text: str) -> int:
@@ -178,17 +179,23 @@ def _take_step(log: EngineLog, table: LogTable, text: str, now: float | None) ->
     for line in table.steps:
         found = line.pattern.search(text) if line.marks in text else None
         if found is not None:
-            groups = found.groupdict()
-            count = {name: int(groups.get(name) or 0) for name in _COUNTS}
-            seconds = float(groups["ms"]) / 1e3 if groups.get("ms") else float(groups.get("s") or 0.0)
-            device = float(groups["device_ms"]) / 1e3 if groups.get("device_ms") else None
-            log.steps.append(LoggedStep(now, line, seconds, **count, device_seconds=device))
+            log.steps.append(LoggedStep(now, line, _counted(found)))
             log.num_steps += 1
             return True
     return False
 
 
-_COUNTS = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
+def _counted(found: re.Match[str]) -> CountedStep:
+    groups = found.groupdict()
+    tokens, device = groups.get("decode_tokens"), groups.get("device_ms")
+    return CountedStep(
+        seconds=float(groups["ms"]) / 1e3 if groups.get("ms") else float(groups.get("s") or 0.0),
+        prefill_requests=int(groups.get("prefill_requests") or 0),
+        prefill_tokens=int(groups.get("prefill_tokens") or 0),
+        decode_requests=int(groups.get("decode_requests") or 0),
+        decode_tokens=int(tokens) if tokens else None,
+        device_seconds=float(device) / 1e3 if device else None,
+    )
 
 
 def _take_facts(log: EngineLog, table: LogTable, text: str) -> bool:
@@ -206,7 +213,9 @@ def _take_event(log: EngineLog, table: LogTable, text: str, now: float | None) -
     if event is None:
         return False
     total = event.total.search(text) if event.total is not None else None
-    log.tally[event.kind] = max(log.tally[event.kind] + 1, int(total[1]) if total is not None else 0)
+    count = event.count.search(text) if event.count is not None else None
+    more = int(count[1]) if count is not None else 1
+    log.tally[event.kind] = max(log.tally[event.kind] + more, int(total[1]) if total is not None else 0)
     if len(log.events) < _MAX_EVENTS:
         log.events.append(Event(now if now is not None else -1.0, event.kind, _excerpt(text, event.marks)))
     return True

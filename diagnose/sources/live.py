@@ -1,6 +1,6 @@
 """Watches a live server: one scrape per interval, never overlapping, and its step records where it serves them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import floor
 
@@ -19,8 +19,8 @@ GONE_AFTER_FAILURES = 3
 _AFTER_ALL_STEPS = 2**62
 
 
-def first_page(endpoint: Endpoint) -> tuple[str, Dialect]:
-    """The target's metrics page and the dialect it speaks. Raises TargetError when it is not one that can be watched."""
+def first_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
+    """The target's metrics page and the dialects it speaks, at least one. Raises TargetError when it cannot be watched."""
     body = endpoint.get("/metrics")
     try:
         page = ExpositionParser().parse(body)
@@ -43,6 +43,8 @@ class Watch:
     _next_step: int | None = None
     """Where the next read of step records begins; None when the target serves none."""
     _engine_id: str = ""
+    _dialects: tuple[Dialect, ...] = ()
+    _steps_path: str | None = None
 
     @property
     def entries(self) -> list[Entry]:
@@ -59,9 +61,10 @@ class Watch:
         A failure later on is evidence and becomes an event; the watch ends early when the target is gone, and goes on past
         the window's end while it is open whether it is.
         """
-        body, dialect = first_page(self.endpoint)
+        body, self._dialects = first_page(self.endpoint)
         self._keep(Entry(self.clock.unix(), "exposition", body))
-        self._first_steps(dialect)
+        self._read_states([path for dialect in self._dialects for path in dialect.state_paths])
+        self._first_steps()
         start = self.clock.monotonic()
         due, failures = start + interval, 0
         while failures < GONE_AFTER_FAILURES:
@@ -73,7 +76,7 @@ class Watch:
             self.clock.sleep(max(0.0, min(due, end) - now))
             due += interval * max(1, floor((self.clock.monotonic() - due) / interval) + 1)
             self.on_progress(min(seconds, self.clock.monotonic() - start))
-            problem = self._scrape(dialect)
+            problem = self._scrape()
             # A target that answers, with an error or with another page, is in trouble and not gone.
             failures = failures + 1 if problem is not None and problem.event == "unreachable" else 0
             if now - start >= seconds and not failures:
@@ -88,7 +91,7 @@ class Watch:
         self._entries.append(entry)
         self.on_entry(entry)
 
-    def _scrape(self, dialect: Dialect) -> Entry | None:
+    def _scrape(self) -> Entry | None:
         """One page, and the step records since the last read. The event of what went wrong with the page, if anything did."""
         try:
             body = self.endpoint.get("/metrics")
@@ -96,46 +99,60 @@ class Watch:
             return self._event(str(error), "error_answer")
         except TargetError as error:
             return self._event(str(error), "unreachable")
-        if (problem := self._unreadable(body, dialect)) is not None:
+        if (problem := self._unreadable(body)) is not None:
             return self._event(problem, "bad_answer")
         self._keep(Entry(self.clock.unix(), "exposition", body))
-        self._more_steps(dialect)
+        self._read_states([path for dialect in self._dialects for path in dialect.load_paths])
+        self._more_steps()
         return None
+
+    def _read_states(self, paths: Sequence[str]) -> None:
+        """What a server says of itself in JSON is an extra: many servers do not serve it, and that is no event."""
+        for path in paths:
+            try:
+                self._keep(Entry(self.clock.unix(), "state", self.endpoint.get(path), path))
+            except TargetError:
+                continue
 
     def _event(self, text: str, kind: str) -> Entry:
         entry = Entry(self.clock.unix(), "event", text, kind)
         self._keep(entry)
         return entry
 
-    def _unreadable(self, body: str, dialect: Dialect) -> str | None:
+    def _unreadable(self, body: str) -> str | None:
         try:
             page = self._parser.parse(body)
         except ExpositionError as error:
             return f"{self.endpoint.url}/metrics: not a metrics page any more: {error}"
-        if dialect.prefixes and not dialect.speaks(PageView(page)):
-            return f"{self.endpoint.url}/metrics: holds no {dialect.name} metrics any more"
+        named = [dialect for dialect in self._dialects if dialect.prefixes]
+        view = PageView(page)
+        if named and not any(dialect.speaks(view) for dialect in named):
+            return f"{self.endpoint.url}/metrics: holds no {named[0].name} metrics any more"
         return None
 
-    def _first_steps(self, dialect: Dialect) -> None:
+    def _first_steps(self) -> None:
         """Finds the first step of the window."""
-        if dialect.debug_steps_path is None:
+        self._steps_path = next(
+            (dialect.debug_steps_path for dialect in self._dialects if dialect.debug_steps_path), None
+        )
+        if self._steps_path is None:
             return
         try:
-            header = self._read_steps(dialect.debug_steps_path, _AFTER_ALL_STEPS)[1]
+            header = self._read_steps(self._steps_path, _AFTER_ALL_STEPS)[1]
         except TargetError as error:
             self._keep(Entry(self.clock.unix(), "event", str(error), "no_step_records"))
             return
         self._next_step, self._engine_id = header.next_id, header.engine_id
 
-    def _more_steps(self, dialect: Dialect) -> None:
+    def _more_steps(self) -> None:
         """A failure here is a lack, not an outage: the page has just been read. The next read catches up."""
-        if self._next_step is None or dialect.debug_steps_path is None:
+        if self._next_step is None or self._steps_path is None:
             return
         try:
-            body, header = self._read_steps(dialect.debug_steps_path, self._next_step)
+            body, header = self._read_steps(self._steps_path, self._next_step)
             if header.engine_id != self._engine_id:
                 # A restarted engine counts from zero again, and may have passed the old count by now.
-                body, header = self._read_steps(dialect.debug_steps_path, 0)
+                body, header = self._read_steps(self._steps_path, 0)
         except TargetError as error:
             self._keep(Entry(self.clock.unix(), "event", str(error), "no_step_records"))
             return

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from diagnose.dialects.log import Figure, PeriodicLine, Reads
+from diagnose.dialects.log import Figure, Reads
 from diagnose.observation import Event, Span
-from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
+from diagnose.signals import Counter, Gauge, Signals
 from diagnose.sources.engine_log import FACTS_AS_GAUGES, EngineLog, LoadSample, LoggedStep
+from diagnose.sources.steps import add_steps
 from diagnose.stats import median
 
-_MAX_BOUNDS = 500
 _FAILURES = frozenset({"out_of_memory", "engine_dead", "collective_timeout", "device_error", "leak"})
 """Events that a healthy engine never logs: counted as failures."""
 
@@ -59,9 +59,10 @@ class LogEvidence:
         )
         for name in FACTS_AS_GAUGES & log.facts.keys():
             signals.gauges[name] = Gauge((float(log.facts[name].replace(",", "")),), "start-up log")
-        for line in {id(sample.line): sample.line for sample in samples}.values():
-            _read_load(signals, line, [sample for sample in samples if sample.line is line])
-        _read_steps(signals, steps)
+        _read_load(signals, samples)
+        if steps:
+            counted = [step.counted for step in steps]
+            add_steps(signals, counted, steps[0].line.name, steps[0].line.coverage)
         _read_events(signals, log)
         return signals
 
@@ -78,7 +79,7 @@ def _length(samples: Sequence[LoadSample], steps: Sequence[LoggedStep]) -> float
     stamps = stamps or [step.unix for step in steps if step.unix is not None]
     if len(stamps) >= 2 and stamps[-1] > stamps[0]:
         return stamps[-1] - stamps[0]
-    return sum(step.seconds for step in steps) or None
+    return sum(step.counted.seconds for step in steps) or None
 
 
 def _intervals(samples: Sequence[LoadSample]) -> list[float]:
@@ -94,33 +95,43 @@ def _intervals(samples: Sequence[LoadSample]) -> list[float]:
     return [usual, *(gap if 0 < gap <= 1.5 * usual or not usual else usual for gap in gaps)]
 
 
-def _read_load(signals: Signals, line: PeriodicLine, samples: list[LoadSample]) -> None:
-    instances: dict[str, list[LoadSample]] = {}
-    for sample in samples:
-        instances.setdefault(sample.instance, []).append(sample)
-    for index, figure in enumerate(line.figures):
-        if not any(sample.values[index] is not None for sample in samples):
+def _read_load(signals: Signals, samples: list[LoadSample]) -> None:
+    """One signal may stand in several kinds of lines: its levels are read from all of them, its growth from the first kind."""
+    lines = list({id(sample.line): sample.line for sample in samples}.values())
+    for signal in dict.fromkeys(figure.signal for line in lines for figure in line.figures):
+        stated = [(line, index, f) for line in lines for index, f in enumerate(line.figures) if f.signal == signal]
+        if stated[0][2].reads is Reads.LEVEL:
+            places = {id(line): index for line, index, _ in stated}
+            levels = _levels(signal, places, samples)
+            if levels:
+                source = " and ".join(line.name for line, _, _ in stated)
+                signals.gauges[signal] = Gauge(tuple(levels), source, stated[0][2].coverage)
             continue
-        if figure.reads is Reads.LEVEL:
-            values = _levels(figure, index, samples, len(instances))
-            signals.gauges.setdefault(figure.signal, Gauge(tuple(values), line.name, figure.coverage))
-        else:
+        line, index, figure = stated[0]
+        instances: dict[str, list[LoadSample]] = {}
+        for sample in samples:
+            if sample.line is line:
+                instances.setdefault(sample.instance, []).append(sample)
+        if any(sample.values[index] is not None for one in instances.values() for sample in one):
             growth = sum(_growth(figure, index, one) for one in instances.values())
-            signals.counters.setdefault(figure.signal, Counter(growth, line.name, figure.coverage, figure.late))
+            signals.counters[signal] = Counter(growth, line.name, figure.coverage, figure.late)
 
 
-def _levels(figure: Figure, index: int, samples: list[LoadSample], num_instances: int) -> list[float]:
-    """One value per line; of several engines the sum of the last known ones, and of shares the highest."""
+def _levels(signal: str, places: dict[int, int], samples: list[LoadSample]) -> list[float]:
+    """One value per line that states it; of several engines the sum of the last known ones, and of shares the highest."""
+    stating = [
+        (sample.instance, value)
+        for sample in samples
+        if id(sample.line) in places and (value := sample.values[places[id(sample.line)]]) is not None
+    ]
+    num_instances = len({instance for instance, _ in stating})
     latest: dict[str, float] = {}
     values: list[float] = []
-    for sample in samples:
-        value = sample.values[index]
-        if value is None:
-            continue
-        latest[sample.instance] = value
+    for instance, value in stating:
+        latest[instance] = value
         if len(latest) == num_instances:
-            values.append(max(latest.values()) if figure.signal == "pool_usage" else sum(latest.values()))
-    return values or list(latest.values())
+            values.append(max(latest.values()) if signal == "pool_usage" else sum(latest.values()))
+    return values
 
 
 def _growth(figure: Figure, index: int, samples: list[LoadSample]) -> float:
@@ -131,62 +142,6 @@ def _growth(figure: Figure, index: int, samples: list[LoadSample]) -> float:
     if figure.reads is Reads.COUNT:
         return sum(known)
     return sum(after - before if after >= before else after for before, after in pairwise(known))
-
-
-def _read_steps(signals: Signals, steps: Sequence[LoggedStep]) -> None:
-    if not steps:
-        return
-    line = steps[0].line
-    again = [0] * len(steps) if _speculates(steps) else [max(0, s.decode_tokens - s.decode_requests) for s in steps]
-    kinds: dict[str, list[float]] = {}
-    for step, extra in zip(steps, again, strict=True):
-        kinds.setdefault(_kind(step, extra), []).append(step.seconds)
-    for name, values in kinds.items():
-        signals.histograms[name] = histogram_of(values, line.name, line.coverage)
-    prefill = sum(step.prefill_tokens for step in steps)
-    signals.counters["tokens_prefill"] = Counter(prefill, line.name, "in the step that computed them")
-    signals.counters.setdefault("tokens_decode", Counter(sum(step.decode_requests for step in steps), line.name))
-    if any(again) or not _speculates(steps):
-        text = "generation tokens beyond one per request: without speculation they are contexts computed again"
-        signals.counters["tokens_recompute"] = Counter(sum(again), line.name, text)
-        resumed = sum(extra > 0 for extra in again)
-        text = f"at least: preempted requests resume in {resumed} steps"
-        if resumed > (signals.delta("preemptions") or 0.0):
-            signals.counters["preemptions"] = Counter(resumed, line.name, text)
-    if decode := kinds.get("step_decode"):
-        floor = sum(decode) / len(decode)
-        stalled = sum(max(0.0, seconds - floor) for seconds in kinds.get("step_mixed", ()))
-        text = "time of mixed steps beyond the mean pure decode step"
-        signals.counters["stall_prefill_seconds"] = Counter(stalled, line.name, text)
-
-
-def _kind(step: LoggedStep, recomputed: int) -> str:
-    if step.prefill_tokens:
-        return "step_mixed" if step.decode_requests else "step_prefill"
-    return "step_recompute" if recomputed else "step_decode"
-
-
-def _speculates(steps: Sequence[LoggedStep]) -> bool:
-    """More tokens than requests in most decode steps is speculation; in a few, it is recompute."""
-    decoding = [step for step in steps if step.decode_requests]
-    more = sum(step.decode_tokens > step.decode_requests for step in decoding)
-    return more * 2 > len(decoding)
-
-
-def histogram_of(values: Sequence[float], source: str, coverage: str = "") -> HistogramWindow:
-    """Known values as a histogram: a bucket ends at each of them, or at every n-th of very many."""
-    ordered = sorted(values)
-    distinct = sorted(set(ordered))
-    stride = -(-len(distinct) // _MAX_BOUNDS)
-    bounds = distinct[stride - 1 :: stride]
-    if bounds[-1] != distinct[-1]:
-        bounds.append(distinct[-1])
-    counts, at = [0.0] * (len(bounds) + 1), 0
-    for value in ordered:
-        while value > bounds[at]:
-            at += 1
-        counts[at] += 1
-    return HistogramWindow(tuple(bounds), tuple(counts), sum(ordered), source, coverage)
 
 
 def _read_events(signals: Signals, log: EngineLog) -> None:

@@ -1,6 +1,5 @@
 """The table of readers: each kind of evidence is recognised by its content and read by its own reader."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from diagnose.observation import Supplement
 from diagnose.sources.content import Content
 from diagnose.sources.engine_log import looks_like_log, read_log
 from diagnose.sources.log_signals import LogEvidence
+from diagnose.sources.state import StateEvidence, parse_state, shape_of
 from diagnose.units import printable
 from probes.recording import Entry, is_recording_header, read_recording
 from probes.wire import is_steps_header
@@ -55,12 +55,7 @@ def choose_reader(content: Content) -> Reader:
 
 def _first_json(content: Content) -> object:
     line = content.head_text.partition("\n")[0]
-    if not line.startswith("{"):
-        return None
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    return parse_state(line) if line.startswith("{") else None
 
 
 def _read_recording(content: Content) -> Reading:
@@ -108,6 +103,23 @@ def _read_page(content: Content) -> Reading:
     return Reading(page=text, page_unix=float(comment[1]) if comment is not None else page.sample_unix)
 
 
+def _is_state(content: Content) -> bool:
+    """One JSON document; lines of JSON are a log's."""
+    text = content.head_text.lstrip()
+    first, _, rest = text.partition("\n")
+    if text[:1] not in ("{", "[") or (rest.strip() and parse_state(first) is not None):
+        return False
+    return shape_of(parse_state(content.text())) is not None
+
+
+def _read_state(content: Content) -> Reading:
+    answer = parse_state(content.text())
+    shape = shape_of(answer)
+    assert shape is not None, "recognised before"
+    evidence = StateEvidence(shape, content.name, [answer])
+    return Reading(supplements=[evidence], warnings=evidence.warnings)
+
+
 def _is_log(content: Content) -> bool:
     return b"\x00" not in content.head and looks_like_log(content.head_text)
 
@@ -148,6 +160,7 @@ def _looks_like(content: Content) -> str:
 READERS: tuple[Reader, ...] = (
     Reader("a recording", lambda content: is_recording_header(_first_json(content)), _read_recording),
     Reader("step records", lambda content: is_steps_header(_first_json(content)), _read_steps),
+    Reader("a server's state in JSON", _is_state, _read_state),
     Reader("a metrics page", _is_page, _read_page),
     Reader("an engine's log", _is_log, _read_log),
 )
