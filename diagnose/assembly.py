@@ -39,7 +39,8 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     merged.steps_source = STALLSCOPE.debug_steps_path or ""
     merged.sources = tuple(dict.fromkeys(observation.recognised))
     gone = any(event.kind == "gone" for event in observation.events)
-    if not (merged.counters or merged.histograms or observation.steps or gone):
+    has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
+    if not (has_window or observation.steps or gone):
         raise NotEnough(_too_little(observation))
     return Assembled(merged, [*contradictions, *_hidden_queue(merged)])
 

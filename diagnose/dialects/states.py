@@ -87,12 +87,17 @@ def _slots(answer: Any) -> Mapping[str, float]:
     """llama.cpp's slots: how many work, and how full all of them are."""
     slots = [slot for slot in answer if isinstance(slot, dict)]
     total = sum(slot.get("n_ctx", 0) for slot in slots)
-    held = sum(slot.get("n_prompt_tokens_cache", slot.get("n_prompt_tokens", 0)) + _decoded(slot) for slot in slots)
+    held = sum(_kept(slot) + _decoded(slot) for slot in slots)
     found = {
         "running": float(sum(bool(slot.get("is_processing")) for slot in slots)),
         "max_sequences": float(len(slots)),
     }
     return found | ({"pool_tokens": float(total), "pool_usage": held / total} if total else {})
+
+
+def _kept(slot: dict[str, Any]) -> int:
+    tokens = slot.get("n_prompt_tokens_cache", slot.get("n_prompt_tokens"))
+    return tokens if isinstance(tokens, int) else 0
 
 
 def _decoded(slot: dict[str, Any]) -> int:
