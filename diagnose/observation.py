@@ -11,6 +11,7 @@ from diagnose.dialects.view import PageView
 from diagnose.errors import SourceError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
 from diagnose.signals import Signals
+from diagnose.units import printable
 from probes.recording import Entry
 from probes.records import StepRecord
 from probes.wire import StepsHeader, decode_steps
@@ -130,6 +131,13 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
             observation.warnings.append(
                 f"entries of kind {entry.kind!r} are newer than this stallscope and were left out"
             )
+    broken = [scrape.page for scrape in observation.scrapes if scrape.page.skipped]
+    if broken:
+        lines = sum(page.skipped for page in broken)
+        observation.warnings.append(
+            f"{lines} lines of {len(broken)} metrics pages could not be read and were left out, the first: "
+            f"{printable(broken[0].first_problem)}"
+        )
     return observation
 
 

@@ -330,7 +330,8 @@ def test_tensorrt_llm_hits_are_blocks():
 TRT_LINES = {
     "2026": "[TRT-LLM] [I] [_torch][RANK 0] iter = {}, global_rank = 0, rank = 0, num_scheduled_requests = 9, "
     "kv_cache_util = 0.1, currank_total_requests = 0/1, host_step_time = 7.4ms, prev_device_step_time = 7.3ms, "
-    "timestamp = 2026-11-03 05:54:29, states = {{'num_ctx_requests': 1, 'num_ctx_tokens': 512, 'num_generation_tokens': 8, 'cached_kv_tokens': 0}}",
+    "timestamp = 2026-11-03 05:54:29, "
+    "states = {{'num_ctx_requests': 1, 'num_ctx_tokens': 512, 'num_generation_tokens': 8, 'cached_kv_tokens': 0}}",
     "2025": "iter = {}, global_rank = 0, rank = 0, currank_total_requests = 1/2, host_step_time = 7.4ms, prev_device_step_time = "
     "7.3ms, timestamp = x, num_scheduled_requests: 9, states = {{'num_ctx_requests': 1, 'num_ctx_tokens': 512, "
     "'num_generation_tokens': 8}}",
