@@ -135,7 +135,7 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
     if broken:
         lines = sum(page.skipped for page in broken)
         observation.warnings.append(
-            f"{lines} lines of {len(broken)} metrics pages could not be read and were left out, the first: "
+            f"{lines} line(s) of {len(broken)} metrics page(s) could not be read and were left out, the first: "
             f"{printable(broken[0].first_problem)}"
         )
     return observation

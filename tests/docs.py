@@ -4,6 +4,9 @@ import inspect
 import re
 from pathlib import Path
 
+from diagnose.dialects.answers import UNMETERED, answer, reads_log
+from diagnose.dialects.base import TOPICS
+from diagnose.dialects.registry import DIALECTS
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.thresholds import thresholds
 
@@ -70,7 +73,34 @@ def hypotheses_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"thresholds.md": thresholds_page, "hypotheses.md": hypotheses_page}
+def sources_page() -> str:
+    lines = [
+        "# Sources",
+        "",
+        _MADE.format(source="the tables in diagnose/dialects/"),
+        "",
+        "What each engine's own metrics answer, as they are or by default. *part*: some of it, or late, or a bound only. "
+        "`stallscope sources ENGINE` prints one engine's.",
+        "",
+        f"| engine | {' | '.join(TOPICS)} | log | pool usage counts |",
+        f"|---|{'---|' * (len(TOPICS) + 2)}",
+    ]
+    for dialect in DIALECTS:
+        levels = " | ".join(answer(dialect, topic).level.value for topic in TOPICS)
+        usage = dialect.usage.value if dialect.usage is not None else ""
+        lines.append(f"| {dialect.name} | {levels} | {'read' if reads_log(dialect) else ''} | {usage} |")
+    lines += [f"| {name} | {' | '.join(['no'] * len(TOPICS))} | | |" for name in UNMETERED]
+    lines += ["", *(f"- **{topic}**: {meaning}" for topic, meaning in TOPICS.items()), ""]
+    for dialect in DIALECTS:
+        more = {topic: found.how for topic in TOPICS if (found := answer(dialect, topic)).how}
+        if more:
+            lines += [f"## {dialect.name}", "", *(f"- **{topic}**: {how}" for topic, how in more.items()), ""]
+    for name, text in UNMETERED.items():
+        lines += [f"## {name}", "", text, ""]
+    return "\n".join(lines)
+
+
+PAGES = {"thresholds.md": thresholds_page, "hypotheses.md": hypotheses_page, "sources.md": sources_page}
 
 
 def main() -> None:

@@ -17,11 +17,24 @@ from probes.wire import StepsHeader, decode_steps
 GONE_AFTER_FAILURES = 3
 """Consecutive failed scrapes after which a target that had answered is called gone."""
 _AFTER_ALL_STEPS = 2**62
+_NO_METRICS = ("HTTP 404", "HTTP 501")
+_HINT = (
+    "; SGLang serves metrics with --enable-metrics, llama.cpp with --metrics, transformers serve has none: then give the "
+    "server's log as a file"
+)
 
 
 def first_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
     """The target's metrics page and the dialects it speaks, at least one. Raises TargetError when it cannot be watched."""
-    body = endpoint.get("/metrics")
+    try:
+        body = endpoint.get("/metrics")
+    except ErrorAnswer as error:
+        raise ErrorAnswer(f"{error}{_HINT if any(code in str(error) for code in _NO_METRICS) else ''}") from None
+    if body.lstrip()[:1] in ("[", "{"):
+        raise TargetError(
+            f"{endpoint.url}/metrics: answers JSON; a TensorRT-LLM server has its metrics at {endpoint.url}/prometheus/metrics, "
+            "and this read has taken its iteration records"
+        )
     try:
         page = ExpositionParser().parse(body)
     except ExpositionError as error:

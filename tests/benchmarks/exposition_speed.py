@@ -7,16 +7,17 @@ import argparse
 import gzip
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import process_time
 
-from prometheus_client.openmetrics.parser import text_fd_to_metric_families
+from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from diagnose.exposition import ExpositionParser
 
 ROUNDS = 15
+openmetrics: Callable[[io.StringIO], Iterator[object]] = openmetrics_parser.text_fd_to_metric_families
 DATA = Path(__file__).resolve().parent.parent / "data/vllm"
 
 
@@ -59,7 +60,7 @@ def main() -> None:
     pages: dict[str, tuple[str, Callable[[], object]]] = {
         "vLLM, 2 engines": (text, lambda: list(text_string_to_metric_families(text))),
         "vLLM, 24 engines": (large, lambda: list(text_string_to_metric_families(large))),
-        "OpenMetrics": (om, lambda: list(text_fd_to_metric_families(io.StringIO(om)))),
+        "OpenMetrics": (om, lambda: list(openmetrics(io.StringIO(om)))),
     }
     figures: dict[str, dict[str, float]] = {}
     print(
