@@ -15,6 +15,7 @@ from diagnose.observation import Observation, Scrape, length_of
 from diagnose.policy import Policy
 from diagnose.signals import Signals
 from diagnose.sources.state import states_of
+from diagnose.units import seconds
 from diagnose.windows import read_pages
 
 
@@ -42,7 +43,7 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
     if not (has_window or observation.steps or gone):
         raise NotEnough(_too_little(observation))
-    return Assembled(merged, [*contradictions, *_hidden_queue(merged)])
+    return Assembled(merged, [*contradictions, *_hidden_queue(merged), *_client_side(merged, policy)])
 
 
 def _hidden_queue(signals: Signals) -> list[str]:
@@ -54,6 +55,24 @@ def _hidden_queue(signals: Signals) -> list[str]:
         f"up to {upstream.peak:.0f} requests waited before the engine ({upstream.source}), whose own queue was empty or not "
         "measured: a limit in front of it hides overload from it"
     ]
+
+
+def _client_side(signals: Signals, policy: Policy) -> list[str]:
+    """What the clients saw, where it is not what the engine says."""
+    found: list[str] = []
+    client, engine = signals.last("client_ttft_mean"), signals.histograms.get("time_to_first_token")
+    if client is not None and engine is not None and engine.mean and client > policy.shift_ratio * engine.mean:
+        found.append(
+            f"clients waited {seconds(client)} for the first token on average, the engine says {seconds(engine.mean)}: the "
+            "rest was lost before or behind the engine"
+        )
+    per_message, per_token = signals.last("client_itl_mean"), signals.last("client_tpot_mean")
+    if per_message and per_token and per_message > policy.shift_ratio * per_token:
+        found.append(
+            f"messages to clients carry about {per_message / per_token:.1f} tokens each: the clients' inter-token latency is "
+            "one per message, and no stall"
+        )
+    return found
 
 
 def _by_dialect(observation: Observation) -> list[tuple[Dialect, list[Scrape]]]:
@@ -84,9 +103,10 @@ def _nothing_known(observation: Observation) -> NotEnough | TargetError:
 
 
 def _too_little(observation: Observation) -> str:
+    known = f" ({'; '.join(observation.recognised)})" if observation.recognised else ""
     return (
         f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
-        "Give a second file, a recording, a log, or watch the live target"
+        f"Give a second file, a recording, a log, or watch the live target{known}"
     )
 
 

@@ -57,6 +57,11 @@ GAUGES = (
     "bandwidth_ceiling",
     "flops_ceiling",
     "start_time",
+    *(
+        f"client_{metric}_{statistic}"
+        for metric in ("ttft", "itl", "tpot", "e2e")
+        for statistic in ("mean", "p50", "p99")
+    ),
 )
 HISTOGRAMS = (
     "inter_token_latency",

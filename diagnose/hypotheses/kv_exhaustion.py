@@ -72,7 +72,7 @@ class KvExhaustion(Hypothesis):
             max(signals.peak("swapped") or 0.0, signals.peak("paused") or 0.0),
         )
         near = pool is not None and pool.active_peak / pool.total >= case.policy.pool_exhausted
-        held_back = self._held_back(case, argument) if near and waits is None else None
+        held_back = self._held_back(case, argument, pool) if pool is not None and near and waits is None else None
         if preemptions is None and waits is None and held_back is None and not swapped:
             argument.lacks(
                 "preemptions and requests waiting for blocks",
@@ -112,15 +112,20 @@ class KvExhaustion(Hypothesis):
             )
         return bool(preemptions) or bool(waits) or bool(held_back) or bool(swapped)
 
-    def _held_back(self, case: Case, argument: Argument) -> float | None:
-        """Requests that waited beside a full pool while fewer ran than may, or than ran before: the slots were not short."""
+    def _held_back(self, case: Case, argument: Argument, pool: Occupancy) -> float | None:
+        """Requests that waited beside a full pool while fewer ran than may, or than ran before: the slots were not short.
+
+        A victim's blocks are free again: the pool then reads somewhat below full.
+        """
         signals = case.signals
         waiting = signals.gauges.get("waiting_capacity") or signals.gauges.get("waiting")
         running = signals.gauges.get("running")
         if waiting is None or running is None:
             return None
         most = signals.last("max_sequences") or running.peak
-        held = max((w for w, r in zip(waiting.values, running.values, strict=False) if w > 0 and r < most), default=0.0)
+        full = case.policy.pool_well_below * pool.total
+        samples = zip(waiting.values, running.values, pool.series, strict=False)
+        held = max((w for w, r, active in samples if r < most and active >= full), default=0.0)
         if held:
             argument.say(
                 Stance.FOR,

@@ -8,6 +8,7 @@ from diagnose.dialects.logs import ENGINE_LOGS
 from diagnose.errors import SourceError
 from diagnose.exposition import ExpositionError, ExpositionParser
 from diagnose.observation import Supplement
+from diagnose.sources.bench import is_bench, read_bench
 from diagnose.sources.content import Content
 from diagnose.sources.engine_log import looks_like_log, read_log
 from diagnose.sources.log_signals import LogEvidence
@@ -103,6 +104,13 @@ def _read_page(content: Content) -> Reading:
     return Reading(page=text, page_unix=float(comment[1]) if comment is not None else page.sample_unix)
 
 
+def _read_bench(content: Content) -> Reading:
+    found = read_bench(content.name, content.text())
+    if found is None:
+        raise SourceError(f"{content.name}: a benchmark result without a latency in it")
+    return Reading(supplements=[found])
+
+
 def _is_state(content: Content) -> bool:
     """One JSON document; lines of JSON are a log's."""
     text = content.head_text.lstrip()
@@ -160,6 +168,7 @@ def _looks_like(content: Content) -> str:
 READERS: tuple[Reader, ...] = (
     Reader("a recording", lambda content: is_recording_header(_first_json(content)), _read_recording),
     Reader("step records", lambda content: is_steps_header(_first_json(content)), _read_steps),
+    Reader("a benchmark result", lambda content: is_bench(content.head_text), _read_bench),
     Reader("a server's state in JSON", _is_state, _read_state),
     Reader("a metrics page", _is_page, _read_page),
     Reader("an engine's log", _is_log, _read_log),
