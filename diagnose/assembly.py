@@ -11,9 +11,10 @@ from diagnose.dialects.base import Dialect
 from diagnose.dialects.registry import DIALECTS, engine_names, spoken, what_it_is
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import NotEnough, TargetError
-from diagnose.observation import Observation, Scrape, length_of
+from diagnose.observation import Observation, Scrape, Supplement, length_of
 from diagnose.policy import Policy
 from diagnose.signals import Signals
+from diagnose.sources.log_signals import logs_of
 from diagnose.sources.state import states_of
 from diagnose.units import seconds
 from diagnose.windows import read_pages
@@ -27,9 +28,10 @@ class Assembled(NamedTuple):
 def assemble(observation: Observation, policy: Policy) -> Assembled:
     """Raises NotEnough when nothing has a window, TargetError when no page is an engine's and nothing else speaks."""
     parts = [_part(observation, dialect, scrapes) for dialect, scrapes in _by_dialect(observation)]
-    for state in states_of(observation.states):
-        observation.supplement(state)
-    observation.states = []
+    extras: list[Supplement] = [*states_of(observation.extras), *logs_of(observation.extras)]
+    for extra in extras:
+        observation.supplement(extra)
+    observation.extras = []
     parts += [source.signals(observation.span) for source in observation.supplements]
     if observation.steps and not parts:
         parts = [_part(observation, STALLSCOPE, [])]  # step records alone

@@ -81,8 +81,8 @@ class Observation:
     events: list[Event] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     supplements: list[Supplement] = field(default_factory=list)
-    states: list[Entry] = field(default_factory=list)
-    """JSON answers of the live target; `event` is the path that gave each."""
+    extras: list[Entry] = field(default_factory=list)
+    """Beside pages and steps: JSON answers of the target (`event` is the path that gave each), and lines of its log."""
     recognised: list[str] = field(default_factory=list)
     """What each source was taken for, in one line."""
 
@@ -123,8 +123,8 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
             _add_page(observation, parser, entry)
         elif entry.kind == "steps":
             _add_steps(observation, entry)
-        elif entry.kind == "state":
-            observation.states.append(entry)
+        elif entry.kind in ("state", "log"):
+            observation.extras.append(entry)
         elif entry.kind == "event":
             observation.events.append(Event(entry.unix, entry.event or "unknown", entry.body))
         else:

@@ -23,6 +23,9 @@ COUNTERS = (
     "requests_finished",
     "steps",
     "upstream_queue_seconds",
+    "spec_draft_tokens",
+    "spec_accepted_tokens",
+    "transfer_failures",
     "failures",
     "stall_prefill_seconds",
     "stall_host_seconds",
@@ -37,6 +40,7 @@ GAUGES = (
     "waiting_capacity",
     "swapped",
     "waiting_upstream",
+    "waiting_transfer",
     "paused",
     "pool_reserved",
     "reserved_share",
@@ -56,6 +60,11 @@ GAUGES = (
     "max_sequences",
     "bandwidth_ceiling",
     "flops_ceiling",
+    "gpu_busy",
+    "gpu_dram_active",
+    "gpu_memory_used",
+    "gpu_power",
+    "gpu_sm_clock",
     "start_time",
     *(
         f"client_{metric}_{statistic}"
@@ -77,6 +86,7 @@ HISTOGRAMS = (
     "block_residency",
     "block_reuse",
     "ghost_age",
+    "kv_transfer",
 )
 
 

@@ -24,6 +24,8 @@ LLAMACPP = Dialect(
                 coverage="computed and cached prompt tokens together",
             ),
         ),
+        "spec_draft_tokens": (alias("llamacpp_spec_decode_num_draft_tokens"),),
+        "spec_accepted_tokens": (alias("llamacpp_spec_decode_num_accepted_tokens"),),
         "steps": (alias("llamacpp_n_decode", coverage="calls of llama_decode: time over their growth is a mean step"),),
     },
     gauges={

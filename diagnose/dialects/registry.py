@@ -1,5 +1,6 @@
 """The dialects this version speaks, and which of them a page speaks."""
 
+from diagnose.dialects.amd import AMD
 from diagnose.dialects.base import Dialect
 from diagnose.dialects.best_effort import best_effort
 from diagnose.dialects.frontends import DYNAMO, RAY_SERVE, TRITON
@@ -27,6 +28,7 @@ DIALECTS: tuple[Dialect, ...] = (
     TRITON,
     DYNAMO,
     RAY_SERVE,
+    AMD,
 )
 """In order of precedence: where two dialects on one target state a signal, the earlier one gives it."""
 

@@ -62,6 +62,7 @@ SGLANG = Dialect(
                 coverage="tokens, not blocks; every rank counts the same tree: one is taken",
             ),
         ),
+        "transfer_failures": (alias("sglang_num_transfer_failed_reqs", plus=("sglang_num_bootstrap_failed_reqs",)),),
         "requests_finished": (alias("sglang_num_requests", coverage="no reason is given"),),
     },
     gauges={
@@ -73,6 +74,13 @@ SGLANG = Dialect(
         "pool_usage": (alias("sglang_token_usage", combine=Combine.MAX, coverage=_USAGE),),
         "pool_tokens": (alias("sglang_max_total_num_tokens", since="0.5.6"),),
         "block_size": (alias("sglang_page_size", since="0.5.12", combine=Combine.MAX),),
+        "waiting_transfer": (
+            alias(
+                "sglang_num_decode_transfer_queue_reqs",
+                plus=("sglang_num_prefill_inflight_queue_reqs",),
+                coverage=_PLATEAU,
+            ),
+        ),
         "reserved_share": (
             alias(
                 "sglang_new_token_ratio",
@@ -90,6 +98,7 @@ SGLANG = Dialect(
             alias("sglang_time_to_first_token_seconds", coverage="on the front end's clock; one bucket to 100 ms"),
         ),
         "e2e_latency": (alias("sglang_e2e_request_latency_seconds"),),
+        "kv_transfer": (alias("sglang_kv_transfer_latency_ms", since="0.5.2", factor=1e-3),),
         "queue_time": (
             alias("sglang_queue_time_seconds", since="0.5.6"),
             alias("sglang_queue_time_s", since="0.5.2", until="0.5.5"),

@@ -1,6 +1,7 @@
 """A metrics page by canonical names: what engines, exporters and versions spell differently is spelled once.
 
-`:` is `_` (exporters differ in which they write), a leading `ray_` is dropped (Ray's agent adds it).
+`:` is `_` (exporters differ in which they write), letters are small (AMD's exporter has been seen with both), and a leading
+`ray_` is dropped (Ray's agent adds it).
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from diagnose.exposition import Exposition, Labels
 
 
 def canonical(name: str) -> str:
-    return name.replace(":", "_").removeprefix("ray_")
+    return name.replace(":", "_").lower().removeprefix("ray_")
 
 
 @dataclass(slots=True)

@@ -50,6 +50,12 @@ VLLM = Dialect(
                 coverage="booked when the preempted request next yields a token: under pressure it lags by many seconds",
             ),
         ),
+        "spec_draft_tokens": (alias("vllm_spec_decode_num_draft_tokens"),),
+        "spec_accepted_tokens": (alias("vllm_spec_decode_num_accepted_tokens"),),
+        "transfer_failures": (
+            alias("vllm_nixl_num_failed_transfers", since="0.12", plus=("vllm_nixl_num_failed_notifications",)),
+            alias("vllm_mooncake_num_failed_transfers", since="0.33", plus=("vllm_mooncake_num_failed_recvs",)),
+        ),
         "requests_finished": (alias("vllm_request_success", coverage="aborted and failed requests included"),),
     },
     gauges={
@@ -66,6 +72,9 @@ VLLM = Dialect(
                 coverage="could not be scheduled, for want of blocks or of a sequence slot",
                 reason="capacity",
             ),
+        ),
+        "waiting_transfer": (
+            alias("vllm_num_requests_kv_fetch_by_stage", since="0.32", stage="waiting_to_start|in_progress"),
         ),
         "swapped": (alias("vllm_num_requests_swapped", until="0.9"),),
         "pool_usage": (
@@ -92,6 +101,10 @@ VLLM = Dialect(
                 coverage="the first wait alone: a preempted request's second wait is in its decode time; one bucket to 300 ms",
             ),
             alias("vllm_time_in_queue_requests", until="0.9"),
+        ),
+        "kv_transfer": (
+            alias("vllm_nixl_xfer_time_seconds", since="0.12"),
+            alias("vllm_mooncake_xfer_time_seconds", since="0.33"),
         ),
         "block_residency": (alias("vllm_kv_block_lifetime_seconds", since="0.12", coverage=_SAMPLED),),
         "block_reuse": (alias("vllm_kv_block_reuse_gap_seconds", since="0.12", coverage=_SAMPLED),),

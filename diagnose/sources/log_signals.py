@@ -7,9 +7,10 @@ from itertools import pairwise
 from diagnose.dialects.log import Figure, Reads
 from diagnose.observation import Event, Span
 from diagnose.signals import Counter, Gauge, Signals
-from diagnose.sources.engine_log import FACTS_AS_GAUGES, EngineLog, LoadSample, LoggedStep
+from diagnose.sources.engine_log import FACTS_AS_GAUGES, EngineLog, LoadSample, LoggedStep, read_log
 from diagnose.sources.steps import add_steps
 from diagnose.stats import median
+from probes.recording import Entry
 
 _FAILURES = frozenset({"out_of_memory", "engine_dead", "collective_timeout", "device_error", "leak"})
 """Events that a healthy engine never logs: counted as failures."""
@@ -65,6 +66,16 @@ class LogEvidence:
             add_steps(signals, counted, steps[0].line.name, steps[0].line.coverage)
         _read_events(signals, log)
         return signals
+
+
+def logs_of(entries: Iterable[Entry]) -> list[LogEvidence]:
+    """The log that was recorded beside a target, if it was."""
+    kept = [entry for entry in entries if entry.kind == "log"]
+    if not kept:
+        return []
+    lines = (line for entry in kept for line in entry.body.split("\n"))
+    log = read_log("recorded log", lines, kept[-1].unix)
+    return [LogEvidence(log)] if log.num_read else []
 
 
 def _within(unix: float | None, span: Span) -> bool:

@@ -44,6 +44,8 @@ def states_of(entries: Iterable[Entry]) -> list["StateEvidence"]:
     """One evidence per path; answers that are of no known shape say nothing."""
     found: dict[str, StateEvidence] = {}
     for entry in entries:
+        if entry.kind != "state":
+            continue
         answer, path = parse_state(entry.body), entry.event or ""
         shape = shape_of(answer)
         if shape is not None:

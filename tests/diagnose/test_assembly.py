@@ -120,3 +120,15 @@ def test_an_unknown_engine_is_read_by_its_names_and_labelled():
 def test_what_an_unknown_engine_does_not_count_proves_nothing():
     page = "acme_num_requests_running 2\nacme_num_requests_waiting 1\nacme_generation_tokens_total 5\n"
     assert assemble(pages(page, page), DEFAULT_POLICY).signals.worked is None
+
+
+def test_a_log_that_was_recorded_beside_the_target():
+    entries = [Entry(1000.0 + 10 * n, "exposition", VLLM.format(10 * n)) for n in (0, 1)]
+    lines = (
+        "INFO 11-30 04:00:00 x: Chunked prefill is enabled with max_num_batched_tokens=512.\n" + LOG.format(1, 4) + "\n"
+    )
+    observation = observe("t", [*entries, Entry(1005.0, "log", lines)])
+    signals = assemble(observation, DEFAULT_POLICY).signals
+    assert signals.last("max_batched_tokens") == 512
+    assert any("recorded log: a log of vllm" in source for source in signals.sources)
+    assert observation.warnings == []

@@ -227,7 +227,10 @@ def test_llamacpp_throughput_gauges_are_not_used():
     """Every reader of /metrics starts them anew."""
     page = "llamacpp:n_decode_total {}\nllamacpp:predicted_tokens_seconds 55\nllamacpp:prompt_tokens_seconds 99\n"
     found = signals(page.format(0), page.format(5))
-    assert not any("_tokens_seconds" in signal.source for signal in (*found.gauges.values(), *found.counters.values()))
+    sources = [gauge.source for gauge in found.gauges.values()] + [
+        counter.source for counter in found.counters.values()
+    ]
+    assert not any("_tokens_seconds" in source for source in sources)
 
 
 def test_llamacpp_steps_tell_work_before_tokens_are_booked():
@@ -437,6 +440,16 @@ def test_dynamo_states_the_budget_that_vllm_does_not():
     assert found.dialect == "vllm + dynamo"
     assert (found.last("max_batched_tokens"), found.last("max_sequences")) == (8192, 256)
     assert found.last("waiting") == 0, "the front end's queued requests contain those in prefill"
+
+
+@pytest.mark.parametrize("spelled", [str.lower, str.upper])
+def test_amd_names_in_either_case_beside_an_engine(spelled):
+    device = spelled("gpu_gfx_activity") + '{gpu_id="0"} 98\n' + spelled("gpu_umc_activity") + '{gpu_id="0"} 85\n'
+    page = "vllm:generation_tokens_total {}\n"
+    found = assemble(pages(*(page.format(n) + device for n in (0, 9))), DEFAULT_POLICY).signals
+    assert found.dialect == "vllm + amd exporter"
+    assert found.last("gpu_dram_active") == pytest.approx(0.85)
+    assert "whatever binds" in found.gauges["gpu_busy"].coverage
 
 
 def test_ray_leaves_out_counters_that_are_zero():

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import sys
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -243,7 +244,7 @@ def test_a_log_is_streamed(monkeypatch):
     """Of a log without end the latest lines are kept; memory does not grow with it."""
     monkeypatch.setattr(engine_log, "_MAX_KEPT", 100)
 
-    def endless():
+    def endless() -> Iterator[str]:
         n = 0
         while True:
             yield STEP.format(n, 0, 0, 4, 4, 200.0)
@@ -292,7 +293,8 @@ def test_text_is_not_a_log():
 def test_values_as_a_histogram_keep_sum_count_and_quantiles():
     values = [0.2] * 98 + [7.0, 7.5]
     histogram = histogram_of(values, "x")
-    assert (histogram.count, histogram.sum) == (100, pytest.approx(sum(values)))
+    assert histogram.count == 100
+    assert histogram.sum == pytest.approx(sum(values))
     p50, p99 = histogram.quantile(0.5), histogram.quantile(0.99)
     assert p50 is not None and p99 is not None
     assert (p50.high, p99.high) == (0.2, 7.0)

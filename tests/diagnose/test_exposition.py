@@ -3,12 +3,14 @@
 import io
 import math
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from prometheus_client.openmetrics.parser import text_fd_to_metric_families
+from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
@@ -16,6 +18,9 @@ from tests.builders import Engine, make_steps
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 REAL_PAGES = sorted(DATA.glob("*.prom"))
+
+
+openmetrics: Callable[[io.StringIO], Iterable[Any]] = openmetrics_parser.text_fd_to_metric_families
 
 
 def parse(text: str) -> Exposition:
@@ -138,7 +143,7 @@ def test_crlf_blank_lines_tabs_and_an_unfinished_last_line():
 def openmetrics_oracle(text: str) -> Series:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): float(sample.value)
-        for family in text_fd_to_metric_families(io.StringIO(text))
+        for family in openmetrics(io.StringIO(text))
         for sample in family.samples
         if sample.native_histogram is None
     }
@@ -210,7 +215,7 @@ NATIVE = (
 
 def test_a_native_histogram_is_read_as_classic_buckets():
     page = parse(NATIVE)
-    (family,) = text_fd_to_metric_families(io.StringIO(NATIVE))
+    (family,) = openmetrics(io.StringIO(NATIVE))
     native = family.samples[0].native_histogram
     assert native is not None
     assert (page.value("s_count"), page.value("s_sum")) == (native.count_value, native.sum_value) == (24, 100)

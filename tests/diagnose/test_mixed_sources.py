@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def unpacked(name: str) -> str:
     return gzip.decompress((DATA / name).read_bytes()).decode()
 
 
-def growing():
+def growing() -> Callable[[], str]:
     """A vLLM server that generates."""
     state = {"tokens": 0}
 
