@@ -6,16 +6,18 @@ from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from diagnose.dialects.log import EventLine, LogTable, PeriodicLine, StepLine
+from diagnose.dialects.log import EventLine, FactLine, LogTable, PeriodicLine, StepLine
 from diagnose.dialects.logs import ENGINE_LOGS, LOG_TABLES
 from diagnose.observation import Event, Span
 from diagnose.sources.log_lines import Line, LineClock, starts_record, unwrapped
 from diagnose.sources.steps import CountedStep
 from diagnose.units import printable
 
+_Marked = TypeVar("_Marked", PeriodicLine, StepLine, FactLine, EventLine)
 _MAX_KEPT = 200_000
 """Periodic and step lines each; of a longer log the latest are kept, and the report says how many were not."""
 _MAX_EVENTS = 1_000
@@ -92,14 +94,14 @@ def read_log(
 
 def _records(lines: Iterator[Line], log: EngineLog) -> Iterator[Line]:
     """Each line, and where a terminal has cut one, the whole of it."""
-    head, rest = Line(None, ""), [""]
-    rest.clear()
+    head = Line(None, "")
+    rest: list[str] = []
     for line in lines:
         log.num_lines += 1
         if not starts_record(line.text) and head.text and len(rest) < _MAX_CONTINUATIONS:
             rest.append(line.text)
             continue
-        yield from _whole(head, rest)
+        yield from _whole(head, rest) if rest else (head,)
         head, rest = line, []
     yield from _whole(head, rest)
 
@@ -123,16 +125,16 @@ def _whole(head: Line, rest: list[str]) -> Iterator[Line]:
 
 def _figures(text: str) -> int:
     """How many figures and settings the tables find in a text."""
-    if not _MARKED.search(text):
-        return 0
-    count = 0
-    for table in LOG_TABLES:
-        for line in table.periodic:
-            if line.marks in text:
-                count += sum(figure.pattern.search(text) is not None for figure in line.figures)
-        patterns = (*((step.marks, step.pattern) for step in table.steps), *((f.marks, f.pattern) for f in table.facts))
-        count += sum(marks in text and pattern.search(text) is not None for marks, pattern in patterns)
-    return count
+    patterns = [
+        pattern
+        for _, table in _tables_for(text)
+        for pattern in (
+            *(figure.pattern for line in table.periodic for figure in line.figures),
+            *(line.pattern for line in table.steps),
+            *(line.pattern for line in table.facts),
+        )
+    ]
+    return sum(pattern.search(text) is not None for pattern in patterns)
 
 
 def _all_marks() -> Iterator[str]:
@@ -143,18 +145,42 @@ def _all_marks() -> Iterator[str]:
         yield from (line.marks for line in table.events)
 
 
-_MARKED = re.compile("|".join(map(re.escape, dict.fromkeys(_all_marks()))))
-"""One search per line tells whether any table wants it."""
+_MARKED = re.compile("|".join(map(re.escape, sorted(set(_all_marks()), key=len, reverse=True))))
+"""One search per line tells whether any table wants it; of marks that begin alike the longest is found."""
+
+
+def _tables_for(text: str) -> tuple[tuple[LogTable, LogTable], ...]:
+    """The tables that want a text, each with what of it does."""
+    return _parts_with(frozenset(_MARKED.findall(text)))
+
+
+@lru_cache(maxsize=512)
+def _parts_with(found: frozenset[str]) -> tuple[tuple[LogTable, LogTable], ...]:
+    """Few combinations of marks occur in a log. A mark within another one that was found was found, too."""
+
+    def wanted(lines: tuple[_Marked, ...]) -> tuple[_Marked, ...]:
+        return tuple(line for line in lines if any(line.marks in mark for mark in found))
+
+    parts = [
+        (
+            table,
+            LogTable(
+                table.engine, wanted(table.periodic), wanted(table.steps), wanted(table.facts), wanted(table.events)
+            ),
+        )
+        for table in LOG_TABLES
+    ]
+    return tuple((table, part) for table, part in parts if part.periodic or part.steps or part.facts or part.events)
 
 
 def _take(log: EngineLog, text: str, now: float | None, *, inside: bool) -> bool:
     """Whether the line said anything."""
     found = False
-    for table in LOG_TABLES:
-        said = _take_facts(log, table, text)
+    for table, part in _tables_for(text):
+        said = _take_facts(log, part, text)
         if inside:
-            said |= _take_load(log, table, text, now) | _take_step(log, table, text, now)
-            said |= _take_event(log, table, text, now)
+            said |= _take_load(log, part, text, now) | _take_step(log, part, text, now)
+            said |= _take_event(log, part, text, now)
         if said and table in ENGINE_LOGS and log.engine is None:
             log.engine = table
         found |= said
@@ -163,11 +189,11 @@ def _take(log: EngineLog, text: str, now: float | None, *, inside: bool) -> bool
 
 def _take_load(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
     for line in table.periodic:
-        if line.marks in text:
-            values = tuple(
-                float(found[1]) * figure.factor if (found := figure.pattern.search(text)) is not None else None
-                for figure in line.figures
-            )
+        values = tuple(
+            float(found[1]) * figure.factor if (found := figure.pattern.search(text)) is not None else None
+            for figure in line.figures
+        )
+        if any(value is not None for value in values):
             instance = line.instance.search(text) if line.instance is not None else None
             log.samples.append(LoadSample(now, instance[1] if instance is not None else "", line, values))
             log.num_samples += 1
@@ -177,7 +203,7 @@ def _take_load(log: EngineLog, table: LogTable, text: str, now: float | None) ->
 
 def _take_step(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
     for line in table.steps:
-        found = line.pattern.search(text) if line.marks in text else None
+        found = line.pattern.search(text)
         if found is not None:
             log.steps.append(LoggedStep(now, line, _counted(found)))
             log.num_steps += 1
@@ -201,7 +227,7 @@ def _counted(found: re.Match[str]) -> CountedStep:
 def _take_facts(log: EngineLog, table: LogTable, text: str) -> bool:
     said = False
     for fact in table.facts:
-        found = fact.pattern.search(text) if fact.marks in text else None
+        found = fact.pattern.search(text)
         if found is not None:
             log.facts |= {name: value for name, value in found.groupdict().items() if value is not None}
             said = True
@@ -209,7 +235,7 @@ def _take_facts(log: EngineLog, table: LogTable, text: str) -> bool:
 
 
 def _take_event(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
-    event = next((event for event in table.events if event.marks in text and _matches(event, text)), None)
+    event = next((event for event in table.events if _matches(event, text)), None)
     if event is None:
         return False
     total = event.total.search(text) if event.total is not None else None
