@@ -8,6 +8,7 @@ from diagnose.dialects.answers import UNMETERED, answer, reads_log
 from diagnose.dialects.base import TOPICS
 from diagnose.dialects.registry import DIALECTS
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
+from diagnose.sources.readers import READERS
 from diagnose.thresholds import thresholds
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -78,6 +79,17 @@ def sources_page() -> str:
         "# Sources",
         "",
         _MADE.format(source="the tables in diagnose/dialects/"),
+        "",
+        "`stallscope diagnose` takes any mix of evidence of one target, and says what it took each for: URLs (the engine's, and "
+        "those of exporters beside it), and files that are recognised by what they hold, gzip or not, `-` for standard input:",
+        "",
+        *(f"- {reader.kind}" for reader in READERS),
+        "",
+        "Logs are streamed, whatever their size. What surrounds an engine's line is taken off: a container runtime (docker, CRI, "
+        "`kubectl logs --timestamps`, compose), a journal (text or JSON), ANSI colours, prefixes of processes and ranks; lines "
+        "that a terminal has cut are put together. `--since` and `--until` choose a time, `--log FILE` puts a log beside a URL, "
+        "and `--setting max_sequences=256` states what nothing on the target does. Several sources of one signal: the first of "
+        "the table gives it, and the report says so where they disagree.",
         "",
         "What each engine's own metrics answer, as they are or by default. *part*: some of it, or late, or a bound only. "
         "`stallscope sources ENGINE` prints one engine's.",
