@@ -45,7 +45,15 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
     if not (has_window or observation.steps or gone):
         raise NotEnough(_too_little(observation))
-    return Assembled(merged, [*contradictions, *_hidden_queue(merged), *_client_side(merged, policy)])
+    return Assembled(
+        merged,
+        [
+            *contradictions,
+            *(note for part in parts for note in part.notes),
+            *_hidden_queue(merged),
+            *_client_side(merged, policy),
+        ],
+    )
 
 
 def _hidden_queue(signals: Signals) -> list[str]:

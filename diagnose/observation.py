@@ -61,8 +61,8 @@ class Supplement(Protocol):
     def origin(self) -> str:
         """What it is and where it came from, for the report."""
 
-    @property
-    def events(self) -> Iterable[Event]: ...
+    def events(self, span: Span | None) -> Iterable[Event]:
+        """What happened in that window or shortly before it; all that it tells of when there is none."""
 
     def signals(self, span: Span | None) -> Signals:
         """What it says of that window; of all its time when there is none."""
@@ -100,7 +100,7 @@ class Observation:
     def supplement(self, source: Supplement) -> None:
         self.supplements.append(source)
         self.recognised.append(source.origin)
-        self.events += source.events
+        self.events += source.events(self.span)
 
 
 def length_of(scrapes: Iterable[Scrape]) -> float | None:

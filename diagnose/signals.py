@@ -177,6 +177,8 @@ class Signals:
     pool_unit: str = "blocks"
     sources: tuple[str, ...] = ()
     """What each source was recognised as."""
+    notes: tuple[str, ...] = ()
+    """What limits this part of the evidence, for the report."""
     advice: Mapping[str, str] = field(default_factory=dict)
     """Topic -> how to get on this engine what is missing."""
     steps: tuple[StepRecord, ...] = ()

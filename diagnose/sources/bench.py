@@ -35,8 +35,7 @@ class BenchEvidence:
     def origin(self) -> str:
         return f"{self.name}: a result of {self.tool}, {len(self.values)} figures of the clients' side"
 
-    @property
-    def events(self) -> Iterable[Event]:
+    def events(self, span: Span | None) -> Iterable[Event]:
         return ()
 
     def signals(self, span: Span | None) -> Signals:

@@ -20,7 +20,9 @@ from diagnose.units import printable
 _Marked = TypeVar("_Marked", PeriodicLine, StepLine, FactLine, EventLine)
 _MAX_KEPT = 200_000
 """Periodic and step lines each; of a longer log the latest are kept, and the report says how many were not."""
-_MAX_EVENTS = 1_000
+_MAX_EVENTS = 500
+UNTIMED = -1.0
+"""Time of an event before the first stamp of its log."""
 _MAX_CONTINUATIONS = 64
 _MAX_CUTS = 8
 """Parts of one line without a figure in a row: a narrow terminal leaves some."""
@@ -56,11 +58,17 @@ class EngineLog:
     num_steps: int = 0
     facts: dict[str, str] = field(default_factory=dict)
     """The latest statement of each."""
-    events: list[Event] = field(default_factory=list)
-    """The first of them in time order; how many there were of a kind is in `tally`."""
+    first_events: list[Event] = field(default_factory=list)
+    last_events: deque[Event] = field(default_factory=lambda: deque(maxlen=_MAX_EVENTS))
+    """What came first is evidence, and so is what came last; how many there were of a kind is in `tally`."""
     tally: Tally[str] = field(default_factory=Tally)
     first_unix: float | None = None
     last_unix: float | None = None
+
+    @property
+    def events(self) -> list[Event]:
+        """In time order."""
+        return [*self.first_events, *self.last_events]
 
 
 def looks_like_log(head: str) -> bool:
@@ -242,8 +250,8 @@ def _take_event(log: EngineLog, table: LogTable, text: str, now: float | None) -
     count = event.count.search(text) if event.count is not None else None
     more = int(count[1]) if count is not None else 1
     log.tally[event.kind] = max(log.tally[event.kind] + more, int(total[1]) if total is not None else 0)
-    if len(log.events) < _MAX_EVENTS:
-        log.events.append(Event(now if now is not None else -1.0, event.kind, _excerpt(text, event.marks)))
+    kept = log.first_events if len(log.first_events) < _MAX_EVENTS else log.last_events
+    kept.append(Event(now if now is not None else UNTIMED, event.kind, _excerpt(text, event.marks)))
     return True
 
 

@@ -1,19 +1,24 @@
 """From a read log to signals: levels become gauges, rates and counts become growth, step lines become step durations."""
 
+from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 
 from diagnose.dialects.log import Figure, Reads
 from diagnose.observation import Event, Span
 from diagnose.signals import Counter, Gauge, Signals
-from diagnose.sources.engine_log import FACTS_AS_GAUGES, EngineLog, LoadSample, LoggedStep, read_log
+from diagnose.sources.engine_log import FACTS_AS_GAUGES, UNTIMED, EngineLog, LoadSample, LoggedStep, read_log
 from diagnose.sources.steps import add_steps
 from diagnose.stats import median
 from probes.recording import Entry
 
 _FAILURES = frozenset({"out_of_memory", "engine_dead", "collective_timeout", "device_error", "leak"})
 """Events that a healthy engine never logs: counted as failures."""
+_LOOK_BACK_SECONDS = 600.0
+"""What happened so long before a window may still be what is seen in it."""
+_CLOCKS_APART_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +41,21 @@ class LogEvidence:
         found = ", ".join(f"{count:,} {kind}" for count, kind in kinds if count) or "nothing that a rule reads"
         return f"{log.name}: {engine}{version}, {log.num_lines:,} lines: {found}"
 
-    @property
-    def events(self) -> Iterable[Event]:
-        return self.log.events
+    def events(self, span: Span | None) -> Iterable[Event]:
+        """A failure of last week is not one of this window."""
+        events = self.log.events
+        if span is None:
+            return events
+        near = Span(span.start - _LOOK_BACK_SECONDS, span.end + _CLOCKS_APART_SECONDS)
+        return [event for event in events if event.unix == UNTIMED or _within(event.unix, near)]
 
     def signals(self, span: Span | None) -> Signals:
         """Of the lines within the window's time where both know theirs. Settings hold whenever they were stated."""
         log = self.log
-        samples, steps = list(log.samples), list(log.steps)
-        if span is not None and (inside := [s for s in samples if _within(s.unix, span)]):
-            samples = inside
-        if span is not None and (inside_steps := [s for s in steps if _within(s.unix, span)]):
-            steps = inside_steps
+        samples = [
+            sample for sample in log.samples if span is None or sample.unix is None or _within(sample.unix, span)
+        ]
+        steps = [step for step in log.steps if span is None or step.unix is None or _within(step.unix, span)]
         engine = log.engine
         signals = Signals(
             dialect=f"{engine.engine} log" if engine is not None else "log",
@@ -56,6 +64,7 @@ class LogEvidence:
             usage=engine.usage if engine is not None else None,
             free_includes_reclaimable=True if engine is not None and engine.usage is not None else None,
             advice=engine.cannot if engine is not None else {},
+            notes=self._of_another_time(span, bool(samples or steps)),
             info={name: value for name, value in log.facts.items() if name not in FACTS_AS_GAUGES},
         )
         for name in FACTS_AS_GAUGES & log.facts.keys():
@@ -64,8 +73,30 @@ class LogEvidence:
         if steps:
             counted = [step.counted for step in steps]
             add_steps(signals, counted, steps[0].line.name, steps[0].line.coverage)
-        _read_events(signals, log)
+        self._read_failures(signals, span)
         return signals
+
+    def _of_another_time(self, span: Span | None, used: bool) -> tuple[str, ...]:
+        log = self.log
+        if span is None or used or not (log.samples or log.steps) or log.first_unix is None or log.last_unix is None:
+            return ()
+        return (
+            f"{log.name}: its lines are of another time ({_moment(log.first_unix)} to {_moment(log.last_unix)}, the window is "
+            f"{_moment(span.start)} to {_moment(span.end)} by this machine's clock): only its settings are used",
+        )
+
+    def _read_failures(self, signals: Signals, span: Span | None) -> None:
+        """A log that was read to its end and holds no failure counted none."""
+        tally = self.log.tally if span is None else Tally(event.kind for event in self.events(span))
+        signals.failures = {kind: float(count) for kind, count in tally.items() if kind in _FAILURES}
+        signals.counters["failures"] = Counter(
+            sum(signals.failures.values()),
+            "log",
+            "failures that the log tells of: a process that is killed writes nothing",
+        )
+        preempted = tally.get("preempted")
+        if preempted and "preemptions" not in signals.counters:
+            signals.counters["preemptions"] = Counter(float(preempted), "preemption warnings")
 
 
 def logs_of(entries: Iterable[Entry]) -> list[LogEvidence]:
@@ -76,6 +107,10 @@ def logs_of(entries: Iterable[Entry]) -> list[LogEvidence]:
     lines = (line for entry in kept for line in entry.body.split("\n"))
     log = read_log("recorded log", lines, kept[-1].unix)
     return [LogEvidence(log)] if log.num_read else []
+
+
+def _moment(unix: float) -> str:
+    return datetime.fromtimestamp(unix).isoformat(" ", "seconds")
 
 
 def _within(unix: float | None, span: Span) -> bool:
@@ -153,14 +188,3 @@ def _growth(figure: Figure, index: int, samples: list[LoadSample]) -> float:
     if figure.reads is Reads.COUNT:
         return sum(known)
     return sum(after - before if after >= before else after for before, after in pairwise(known))
-
-
-def _read_events(signals: Signals, log: EngineLog) -> None:
-    """A log that was read to its end and holds no failure counted none."""
-    signals.failures = {kind: float(count) for kind, count in log.tally.items() if kind in _FAILURES}
-    signals.counters["failures"] = Counter(
-        sum(signals.failures.values()), "log", "failures that the log tells of: a process that is killed writes nothing"
-    )
-    preempted = log.tally.get("preempted")
-    if preempted and "preemptions" not in signals.counters:
-        signals.counters["preemptions"] = Counter(float(preempted), "preemption warnings")

@@ -69,8 +69,7 @@ class StateEvidence:
         count = f", {len(self.answers)} answers" if len(self.answers) > 1 else ""
         return f"{self.where}: {self.shape.name}{count}"
 
-    @property
-    def events(self) -> Iterable[Event]:
+    def events(self, span: Span | None) -> Iterable[Event]:
         return ()
 
     @property

@@ -18,8 +18,7 @@ class StatedSettings:
     def origin(self) -> str:
         return "stated by you: " + ", ".join(f"{name} {value:g}" for name, value in self.values.items())
 
-    @property
-    def events(self) -> Iterable[Event]:
+    def events(self, span: Span | None) -> Iterable[Event]:
         return ()
 
     def signals(self, span: Span | None) -> Signals:

@@ -1,10 +1,12 @@
 """Several sources of one target: who gives a signal, what is said when they disagree, and what does not join."""
 
+from datetime import datetime
+
 import pytest
 
-from diagnose.assembly import assemble
+from diagnose.assembly import assemble, merge
 from diagnose.errors import NotEnough, SourceError, TargetError
-from diagnose.observation import Observation, observe
+from diagnose.observation import Observation, Scrape, observe
 from diagnose.policy import DEFAULT_POLICY
 from diagnose.sources.engine_log import read_log
 from diagnose.sources.log_signals import LogEvidence
@@ -12,6 +14,7 @@ from diagnose.sources.stated import StatedSettings, parse_settings
 from probes.recording import Entry
 from tests.builders import Engine, make_steps
 
+START = datetime(2026, 11, 30, 4).timestamp()
 VLLM = 'vllm:num_requests_running 4\nvllm:generation_tokens_total {}\nvllm:cache_config_info{{block_size="16"}} 1\n'
 LOG = (
     "INFO 11-30 04:00:0{} [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: "
@@ -20,11 +23,11 @@ LOG = (
 
 
 def pages(*texts: str) -> Observation:
-    return observe("t", [Entry(1000.0 + 10 * index, "exposition", text) for index, text in enumerate(texts)])
+    return observe("t", [Entry(START + 10 * index, "exposition", text) for index, text in enumerate(texts)])
 
 
 def log(*lines: str) -> LogEvidence:
-    return LogEvidence(read_log("engine.log", lines))
+    return LogEvidence(read_log("engine.log", lines, START + 3600))
 
 
 def test_an_engine_with_our_probe_speaks_two_dialects_and_the_probe_is_believed_first():
@@ -70,12 +73,37 @@ def test_a_log_of_another_server_shows():
     )
 
 
+def test_a_log_of_another_time_gives_its_settings_alone():
+    """Levels and failures of last week are none of this window's."""
+    observation = pages(VLLM.format(0), VLLM.format(10))
+    old = [line.replace("11-30 04", "11-20 04") for line in (LOG.format(1, 40), LOG.format(9, 44))]
+    fact = "INFO 11-20 04:00:00 x: Chunked prefill is enabled with max_num_batched_tokens=512."
+    death = "ERROR 11-20 04:00:30 [core.py:1] EngineCore encountered a fatal error."
+    observation.supplement(log(*old, fact, death))
+    signals, contradictions = assemble(observation, DEFAULT_POLICY)
+    assert signals.last("max_batched_tokens") == 512
+    assert signals.last("pool_usage") is None
+    assert signals.failures == {}
+    assert observation.events == []
+    assert "its lines are of another time (2026-11-20 04:00:01 to 2026-11-20 04:00:30" in contradictions[0]
+
+
+def test_a_failure_shortly_before_the_window_is_part_of_it():
+    observation = pages(VLLM.format(0), VLLM.format(10))
+    observation.supplement(log("ERROR 11-30 03:58:00 [core.py:1] EngineCore encountered a fatal error."))
+    assert [event.kind for event in observation.events] == ["engine_dead"]
+    assert assemble(observation, DEFAULT_POLICY).signals.failures == {"engine_dead": 1}
+
+
 def test_a_window_of_hours_does_not_join_one_of_seconds():
     """Rates and ratios of the two would be of neither."""
-    observation = pages(VLLM.format(0), VLLM.format(10))
+    observation = observe("t", [Entry(0, "exposition", VLLM.format(n)) for n in (0, 10)])
+    observation.scrapes = [Scrape(None, scrape.page) for scrape in observation.scrapes]
     lines = [LOG.replace("04:00:0{}", f"{hour:02}:00:00").replace("{}", "4") for hour in range(3)]
-    observation.supplement(log(*lines))
-    signals, contradictions = assemble(observation, DEFAULT_POLICY)
+    part = log(*lines).signals(None)
+    first = assemble(observation, DEFAULT_POLICY).signals
+    first.length_seconds = 10.0
+    signals, contradictions = merge([first, part], DEFAULT_POLICY)
     assert "tokens_prefill" not in signals.counters
     assert signals.last("pool_usage") == 0.1
     assert "vllm log covers 7210 s and the metrics 10 s: its counts are left out" in contradictions[0]
@@ -123,11 +151,11 @@ def test_what_an_unknown_engine_does_not_count_proves_nothing():
 
 
 def test_a_log_that_was_recorded_beside_the_target():
-    entries = [Entry(1000.0 + 10 * n, "exposition", VLLM.format(10 * n)) for n in (0, 1)]
+    entries = [Entry(START + 10 * n, "exposition", VLLM.format(10 * n)) for n in (0, 1)]
     lines = (
         "INFO 11-30 04:00:00 x: Chunked prefill is enabled with max_num_batched_tokens=512.\n" + LOG.format(1, 4) + "\n"
     )
-    observation = observe("t", [*entries, Entry(1005.0, "log", lines)])
+    observation = observe("t", [*entries, Entry(START + 5, "log", lines)])
     signals = assemble(observation, DEFAULT_POLICY).signals
     assert signals.last("max_batched_tokens") == 512
     assert any("recorded log: a log of vllm" in source for source in signals.sources)
