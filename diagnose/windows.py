@@ -2,33 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import inf, isfinite
+from math import inf
 from typing import NamedTuple
 
-from diagnose.dialects.base import Alias, Combine, Dialect, Failures
+from diagnose.dialects.base import Alias, Dialect, Failures
+from diagnose.dialects.reading import SUM, buckets, cumulative, level, named, source
 from diagnose.dialects.view import PageView
-from diagnose.errors import NotEnough
-from diagnose.exposition import Labels
-from diagnose.observation import Observation
 from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
-
-
-def build_signals(observation: Observation, dialect: Dialect) -> Signals:
-    """Raises NotEnough when there are fewer than two scrapes: a single one has no window.
-
-    A target that went away after its first answer needs no window: that it is gone is evidence enough.
-    """
-    gone = any(event.kind == "gone" for event in observation.events)
-    if len(observation.scrapes) < 2 and not observation.steps and not gone:
-        raise NotEnough(
-            f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
-            "Give a second file, a recording, or watch the live target"
-        )
-    signals = read_pages([PageView(scrape.page) for scrape in observation.scrapes], dialect, observation.length_seconds)
-    signals.steps = tuple(observation.steps)
-    signals.steps_lost = observation.steps_lost
-    signals.steps_source = dialect.debug_steps_path or ""
-    return signals
 
 
 def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: float | None) -> Signals:
@@ -59,12 +39,16 @@ class _Page(NamedTuple):
     """Counts up with every restart that the start time shows: counters of two lives do not join."""
 
 
+def _views(pages: list[_Page]) -> list[PageView]:
+    return [page.view for page in pages]
+
+
 def _mark_restarts(views: Sequence[PageView], dialect: Dialect) -> list[_Page]:
     aliases = dialect.gauges.get("start_time", ())
     marked: list[_Page] = []
     life, known = 0, None
     for view in views:
-        start = next((value for name in aliases if (value := _level(view, name, dialect)) is not None), None)
+        start = next((value for name in aliases if (value := level(view, name, dialect)) is not None), None)
         if start is not None:
             life += known is not None and abs(start - known) > _SAME_START_SECONDS
             known = start
@@ -73,16 +57,6 @@ def _mark_restarts(views: Sequence[PageView], dialect: Dialect) -> list[_Page]:
 
 
 _SAME_START_SECONDS = 1.0
-
-
-def _named(pages: list[_Page], aliases: Sequence[Alias]) -> Alias | None:
-    """The first of a signal's names that any page knows. One name serves the whole window: two may count different things."""
-    return next((name for name in aliases if any(page.view.has(name.metric) for page in pages)), None)
-
-
-def _source(pages: list[_Page], name: Alias) -> str:
-    view = next((page.view for page in pages if page.view.has(name.metric)), pages[0].view)
-    return name.name_on(" + ".join(view.own_name(metric) for metric in (name.metric, *name.plus)))
 
 
 def _increase(values: Iterable[tuple[int, float | None]]) -> float | None:
@@ -101,14 +75,14 @@ def _increase(values: Iterable[tuple[int, float | None]]) -> float | None:
 
 def _read_counters(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     for signal, aliases in dialect.counters.items():
-        name = _named(pages, aliases)
+        name = named(_views(pages), aliases)
         if name is None and signal == "preemptions" and all(view.is_sparse for view, _ in pages):
             name = aliases[0]
         if name is None:
             continue
-        increase = _increase((life, _cumulative(view, name, dialect)) for view, life in pages)
+        increase = _increase((life, cumulative(view, name, dialect)) for view, life in pages)
         if increase is not None:
-            signals.counters[signal] = Counter(increase, _source(pages, name), name.coverage, name.late)
+            signals.counters[signal] = Counter(increase, source(_views(pages), name), name.coverage, name.late)
     for signal, reason in dialect.impossible.items():
         signals.counters.setdefault(signal, Counter(0.0, reason))
     _infer_preemptions(signals, pages, dialect)
@@ -121,7 +95,7 @@ def _infer_preemptions(signals: Signals, pages: list[_Page], dialect: Dialect) -
     counter = signals.counters.get("preemptions")
     tables = (dialect.gauges, dialect.gauges, dialect.counters)
     names = [
-        _named(pages, table.get(signal, ()))
+        named(_views(pages), table.get(signal, ()))
         for table, signal in zip(tables, ("running", "waiting", "requests_finished"), strict=True)
     ]
     running, waiting, finished = names
@@ -129,7 +103,7 @@ def _infer_preemptions(signals: Signals, pages: list[_Page], dialect: Dialect) -
         return
     seen = 0.0
     states = [
-        (life, _level(view, running, dialect), _level(view, waiting, dialect), _cumulative(view, finished, dialect))
+        (life, level(view, running, dialect), level(view, waiting, dialect), cumulative(view, finished, dialect))
         for view, life in pages
     ]
     for (life_before, *before), (life, *after) in pairwise(states):
@@ -137,12 +111,12 @@ def _infer_preemptions(signals: Signals, pages: list[_Page], dialect: Dialect) -
             ran, waited, ended = ((b or 0.0) - (a or 0.0) for b, a in zip(before, after, strict=True))
             seen += max(0.0, min(ran + ended, -waited))
     if seen > counter.delta:
-        source = f"{_source(pages, running)}, {_source(pages, waiting)}"
+        origin = f"{source(_views(pages), running)}, {source(_views(pages), waiting)}"
         text = (
             "at least: so many requests stopped running without finishing, and wait again; the engine's own counter lags "
             f"and says {counter.delta:.0f}"
         )
-        signals.counters["preemptions"] = Counter(seen, source, text)
+        signals.counters["preemptions"] = Counter(seen, origin, text)
 
 
 def _read_failures(signals: Signals, pages: list[_Page], failures: Failures) -> None:
@@ -153,7 +127,7 @@ def _read_failures(signals: Signals, pages: list[_Page], failures: Failures) -> 
     kinds = {kind: kind for kind in seen} if failures.kinds is None else failures.kinds
     for label in sorted(kinds):
         name = Alias(metric, ((failures.label, label),))
-        increase = _increase((life, _cumulative(view, name, None)) for view, life in pages)
+        increase = _increase((life, cumulative(view, name, None)) for view, life in pages)
         if increase is not None:
             signals.failures[kinds[label]] = signals.failures.get(kinds[label], 0.0) + increase
     own = pages[0].view.own_name(metric)
@@ -173,62 +147,14 @@ def _read_info(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
 _WORDS = {"True": "true", "False": "false"}
 
 
-def _cumulative(view: PageView, name: Alias, dialect: Dialect | None) -> float | None:
-    """A counter's value on one page. A label not there yet started from zero; NaN and Inf say nothing."""
-    value = _combined(view, name, dialect)
-    if value is None:
-        return 0.0 if view.has(name.metric) or view.is_sparse else None
-    return value if isfinite(value) else None
-
-
 def _read_gauges(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     for signal, aliases in dialect.gauges.items():
-        name = _named(pages, aliases)
+        name = named(_views(pages), aliases)
         if name is None:
             continue
-        values = [value for view, _ in pages if (value := _level(view, name, dialect)) is not None]
+        values = [value for view, _ in pages if (value := level(view, name, dialect)) is not None]
         if values:
-            signals.gauges[signal] = Gauge(tuple(values), _source(pages, name), name.coverage)
-
-
-def _level(view: PageView, name: Alias, dialect: Dialect) -> float | None:
-    """A gauge's value on one page. A label that a declared family lacks counts nothing: zero."""
-    value = _combined(view, name, dialect)
-    if value is None:
-        return 0.0 if name.labels and not name.value_label and view.has(name.metric) else None
-    return value if isfinite(value) else None
-
-
-def _combined(view: PageView, name: Alias, dialect: Dialect | None) -> float | None:
-    """The value of all series that an alias selects, in the signal's unit; None when there is none."""
-    series = [pair for metric in (name.metric, *name.plus) for pair in view.series(metric, name.labels)]
-    if name.value_label:
-        texts = [dict(key).get(name.value_label, "") for key, _ in series]
-        values = [number for text in texts if (number := _number(text)) is not None]
-    else:
-        values = list(_one_per_rank(series, dialect.rank_labels if dialect is not None else ()))
-    if not values:
-        return None
-    return name.factor * (max(values) if name.combine is Combine.MAX else sum(values))
-
-
-def _one_per_rank(series: list[tuple[Labels, float]], ranks: tuple[str, ...]) -> Iterable[float]:
-    """Ranks that report the same thing count once: the highest value stands for them."""
-    if not ranks:
-        return [value for _, value in series]
-    groups: dict[Labels, float] = {}
-    for key, value in series:
-        rest = tuple(pair for pair in key if pair[0] not in ranks)
-        groups[rest] = max(value, groups.get(rest, value))
-    return groups.values()
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
+            signals.gauges[signal] = Gauge(tuple(values), source(_views(pages), name), name.coverage)
 
 
 def _read_histograms(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
@@ -242,16 +168,16 @@ def _read_histograms(signals: Signals, pages: list[_Page], dialect: Dialect) -> 
 
 def _histogram(pages: list[_Page], name: Alias) -> HistogramWindow | None:
     family = [(view, life) for view, life in pages if view.has(name.metric + "_bucket") or view.has(name.metric)]
-    buckets = [(life, found) for view, life in family if (found := _buckets(view, name)) is not None]
-    filled = [found for _, found in buckets if found]
-    if len(buckets) < 2 or not filled:
+    series = [(life, found) for view, life in family if (found := buckets(view, name)) is not None]
+    filled = [found for _, found in series if found]
+    if len(series) < 2 or not filled:
         return None
     # A bucket that only some pages have cannot be followed; its samples count in the next one.
-    bounds = sorted(set.intersection(*(set(found) for found in filled)) - {_SUM})
+    bounds = sorted(set.intersection(*(set(found) for found in filled)) - {SUM})
     if not bounds or bounds[-1] != inf:
         return None
-    growth = dict.fromkeys([*bounds, _SUM], 0.0)
-    for (life_before, before), (life, after) in pairwise(buckets):
+    growth = dict.fromkeys([*bounds, SUM], 0.0)
+    for (life_before, before), (life, after) in pairwise(series):
         # One bucket that fell means that all of them began again.
         reset = life != life_before or any(after.get(key, 0.0) < before.get(key, 0.0) for key in growth)
         for key in growth:
@@ -259,36 +185,9 @@ def _histogram(pages: list[_Page], name: Alias) -> HistogramWindow | None:
     at_most = [growth[bound] for bound in bounds]
     counts = (at_most[0], *(max(0.0, after - before) for before, after in pairwise(at_most)))
     view = next(view for view, _ in family)
-    source = name.name_on(view.own_name(name.metric + "_bucket").removesuffix("_bucket"))
+    origin = name.name_on(view.own_name(name.metric + "_bucket").removesuffix("_bucket"))
     finite = tuple(bound * name.factor for bound in bounds[:-1])
-    return HistogramWindow(finite, counts, growth[_SUM] * name.factor, source, name.coverage)
-
-
-_SUM = -inf
-"""Key of the sum beside the buckets' bounds."""
-
-
-def _buckets(view: PageView, name: Alias) -> dict[float, float] | None:
-    """Cumulative counts by bound, and the sum; empty when no series carries the labels yet, None when a value is no number."""
-    buckets: dict[float, float] = {}
-    for key, value in view.series(name.metric + "_bucket", name.labels):
-        bound = _bound(dict(key).get("le", ""))
-        if bound is None or not isfinite(value):
-            return None
-        buckets[bound] = buckets.get(bound, 0.0) + value
-    if not buckets:
-        return {}
-    sums = [value for _, value in view.series(name.metric + "_sum", name.labels)]
-    total = sum(sums)
-    return {**buckets, _SUM: total} if sums and isfinite(total) else None
-
-
-def _bound(text: str) -> float | None:
-    try:
-        bound = float(text)
-    except ValueError:
-        return None
-    return bound if bound > -inf else None  # NaN is no bound either
+    return HistogramWindow(finite, counts, growth[SUM] * name.factor, origin, name.coverage)
 
 
 def _detect_restart(signals: Signals) -> None:

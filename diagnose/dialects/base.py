@@ -124,7 +124,8 @@ class Dialect:
     """False for what stands beside an engine: a device exporter, a router."""
 
     def speaks(self, page: PageView) -> bool:
-        return any(name.startswith(self.prefixes) for name in page.names)
+        """By samples or by what is only declared: a fresh server has counted nothing yet."""
+        return any(name.startswith(self.prefixes) for name in (*page.names, *page.declared))
 
     def versions(self, page: PageView) -> str:
         """The versions that have the metrics of this page: `0.24 or later`, `0.12 to 0.13`; empty when they do not say."""
