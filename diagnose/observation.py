@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple, Protocol
 
+from diagnose.dialects.registry import spoken
 from diagnose.dialects.view import PageView
 from diagnose.errors import SourceError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
@@ -22,6 +23,8 @@ class Scrape:
     unix: float | None
     """None when nothing says when it was taken: then only ratios of counters are used."""
     page: Exposition
+    is_engine: bool = True
+    """False for a page of what stands beside an engine."""
 
     @property
     def view(self) -> PageView:
@@ -87,14 +90,20 @@ class Observation:
     """What each source was taken for, in one line."""
 
     @property
+    def leading(self) -> list[Scrape]:
+        """The scrapes that make the window: the engine's, where pages of others are beside them."""
+        own = [scrape for scrape in self.scrapes if scrape.is_engine]
+        return own or self.scrapes
+
+    @property
     def length_seconds(self) -> float | None:
         """First to last scrape; None when a scrape has no time, time ran backwards, or there are fewer than two."""
-        return length_of(self.scrapes)
+        return length_of(self.leading)
 
     @property
     def span(self) -> Span | None:
         """None where the length is unknown."""
-        times = [scrape.unix for scrape in self.scrapes if scrape.unix is not None]
+        times = [scrape.unix for scrape in self.leading if scrape.unix is not None]
         return Span(times[0], times[-1]) if self.length_seconds is not None else None
 
     def supplement(self, source: Supplement) -> None:
@@ -149,7 +158,8 @@ def _add_page(observation: Observation, parser: ExpositionParser, entry: Entry) 
             raise SourceError(f"{observation.target}: not a readable metrics page: {error}") from None
         observation.events.append(Event(entry.unix, "bad_answer", f"not a readable metrics page: {error}"))
         return
-    observation.scrapes.append(Scrape(entry.unix if 0 <= entry.unix < inf else None, page))
+    own = any(dialect.is_engine for dialect in spoken(PageView(page)))
+    observation.scrapes.append(Scrape(entry.unix if 0 <= entry.unix < inf else None, page, own))
 
 
 def _add_steps(observation: Observation, entry: Entry) -> None:

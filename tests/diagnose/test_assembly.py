@@ -5,6 +5,7 @@ from datetime import datetime
 import pytest
 
 from diagnose.assembly import assemble, merge
+from diagnose.continuity import limit_to_trusted
 from diagnose.errors import NotEnough, SourceError, TargetError
 from diagnose.observation import Observation, Scrape, observe
 from diagnose.policy import DEFAULT_POLICY
@@ -160,3 +161,13 @@ def test_a_log_that_was_recorded_beside_the_target():
     assert signals.last("max_batched_tokens") == 512
     assert any("recorded log: a log of vllm" in source for source in signals.sources)
     assert observation.warnings == []
+
+
+def test_pages_beside_the_engines_do_not_make_its_window():
+    """An exporter's pages come at other moments: they are no gaps, and no clock that was set back."""
+    own = [Entry(START + 10 * n, "exposition", VLLM.format(10 * n)) for n in range(5)]
+    beside = [Entry(START + 3 + 30 * n, "exposition", "node_load1 1\n") for n in range(2)]
+    observation = observe("t", [*own, *beside])
+    signals = assemble(observation, DEFAULT_POLICY).signals
+    assert observation.length_seconds == 40
+    assert limit_to_trusted(observation, signals, DEFAULT_POLICY) == []
