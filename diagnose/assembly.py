@@ -11,7 +11,7 @@ from diagnose.dialects.base import Dialect
 from diagnose.dialects.registry import DIALECTS, engine_names, spoken, what_it_is
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import NotEnough, TargetError
-from diagnose.observation import Observation, Scrape, Supplement, length_of
+from diagnose.observation import Observation, OtherSource, Scrape, length_of
 from diagnose.policy import Policy
 from diagnose.signals import Signals
 from diagnose.sources.log_signals import logs_of
@@ -28,11 +28,11 @@ class Assembled(NamedTuple):
 def assemble(observation: Observation, policy: Policy) -> Assembled:
     """Raises NotEnough when nothing has a window, TargetError when no page is an engine's and nothing else speaks."""
     parts = [_part(observation, dialect, scrapes) for dialect, scrapes in _by_dialect(observation)]
-    extras: list[Supplement] = [*states_of(observation.extras), *logs_of(observation.extras)]
+    extras: list[OtherSource] = [*states_of(observation.extras), *logs_of(observation.extras)]
     for extra in extras:
-        observation.supplement(extra)
+        observation.add_source(extra)
     observation.extras = []
-    parts += [source.signals(observation.span) for source in observation.supplements]
+    parts += [source.signals(observation.span) for source in observation.others]
     if observation.steps and not parts:
         parts = [_part(observation, STALLSCOPE, [])]  # step records alone
     if not parts:

@@ -2,7 +2,8 @@
 ├── TargetError                  the target cannot be reached or does not answer as a metrics endpoint (exit 2)
 │   └── ErrorAnswer              it answers, with an HTTP error: something is there, and it is not gone
 ├── SourceError                  a file or option cannot be read as what it should be (exit 2)
-└── NotEnough                    readable, but too little to judge (exit 3)
+├── NotEnough                    readable, but too little to judge (exit 3)
+└── RecordingCut                 the disk failed while a recording was made; what was written before is kept (exit 3)
 """
 
 from enum import IntEnum
@@ -35,4 +36,8 @@ class SourceError(DiagnoseError):
 
 
 class NotEnough(DiagnoseError):
+    exit_code = ExitCode.INSUFFICIENT
+
+
+class RecordingCut(DiagnoseError):
     exit_code = ExitCode.INSUFFICIENT

@@ -57,7 +57,31 @@ class Span(NamedTuple):
     end: float
 
 
-class Supplement(Protocol):
+class When(NamedTuple):
+    """A moment that a person names: a time of day, or so long after the start of what is read."""
+
+    seconds: float
+    is_unix: bool
+
+    def unix(self, start_unix: float) -> float:
+        return self.seconds if self.is_unix else start_unix + self.seconds
+
+
+class Cut(NamedTuple):
+    """The part of a recording or a log that is wanted."""
+
+    since: When | None
+    until: When | None
+
+    def span(self, start_unix: float) -> Span:
+        """`start_unix`: when what is read begins."""
+        return Span(
+            -inf if self.since is None else self.since.unix(start_unix),
+            inf if self.until is None else self.until.unix(start_unix),
+        )
+
+
+class OtherSource(Protocol):
     """A source beside metrics pages and step records."""
 
     @property
@@ -83,7 +107,7 @@ class Observation:
     """Of the newest engine; empty where it states no clocks."""
     events: list[Event] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    supplements: list[Supplement] = field(default_factory=list)
+    others: list[OtherSource] = field(default_factory=list)
     extras: list[Entry] = field(default_factory=list)
     """Beside pages and steps: JSON answers of the target (`event` is the path that gave each), and lines of its log."""
     recognised: list[str] = field(default_factory=list)
@@ -106,8 +130,8 @@ class Observation:
         times = [scrape.unix for scrape in self.leading if scrape.unix is not None]
         return Span(times[0], times[-1]) if self.length_seconds is not None else None
 
-    def supplement(self, source: Supplement) -> None:
-        self.supplements.append(source)
+    def add_source(self, source: OtherSource) -> None:
+        self.others.append(source)
         self.recognised.append(source.origin)
         self.events += source.events(self.span)
 
@@ -136,6 +160,8 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
             observation.extras.append(entry)
         elif entry.kind == "event":
             observation.events.append(Event(entry.unix, entry.event or "unknown", entry.body))
+        elif entry.kind == "log":
+            continue  # kept for a reader of logs; the pages say without it what they say
         else:
             observation.warnings.append(
                 f"entries of kind {entry.kind!r} are newer than this stallscope and were left out"

@@ -117,6 +117,24 @@ class Policy:
     queue_small: float = 0.20
     """Under a fifth of the time to first token the queue is not what delays it."""
 
+    acceptance_high: float = 0.60
+    """From six accepted draft tokens in ten, speculation emits more tokens per step than its drafts cost."""
+
+    acceptance_fell: float = 0.50
+    """Acceptance varies with the text; half of the baseline's is more than that."""
+
+    min_draft_tokens: int = 500
+    """An acceptance of 50 % is known to within five points from 400 drafts on."""
+
+    client_factor: float = 2.0
+    """Clients and engine differ by network and framing; twice the engine's own quantile is neither."""
+
+    min_reported_samples: int = 100
+    """The engine's p99 rests on one gap in a hundred."""
+
+    replica_factor: float = 2.0
+    """Random routing leaves replicas within a factor of two of each other at any load worth looking at."""
+
     noticeable_queue_seconds: float = 0.1
     """A queue shorter than 100 ms is not felt by a person waiting for a first token."""
 
@@ -143,6 +161,18 @@ class Policy:
 
     matched_hit_rate: float = 0.05
     """Five points of hit rate: at 50 % that is a tenth of the prompt tokens left to compute, the tolerance of arrivals."""
+
+    matched_error_rate: float = 0.02
+    """Failed requests are fast or absent: two points more of them in one arm move its quantiles."""
+
+    matched_speed: float = 0.15
+    """Shared hosts change speed in steps of a fifth and more; jitter of the speed index stays well within a seventh."""
+
+    client_late_sends: float = 0.05
+    """A client that sends more than one request in twenty late offers another load than the planned one."""
+
+    client_lag: float = 0.25
+    """Of the median gap: a client whose own loop wakes later than that (p99) measures itself."""
 
     comparison_block_seconds: float = 5.0
     """Blocks longer than the stalls in them, so that a stall's gaps stay together; blocks, not gaps, are independent."""
@@ -175,6 +205,8 @@ RATIOS = (
     "contended_slowdown",
     "flat_decode_ratio",
     "missing_scrape_ratio",
+    "client_factor",
+    "replica_factor",
 )
 """Thresholds that are multiples of something ordinary, so at least 1. Others are shares (0 to 1), counts or seconds."""
 

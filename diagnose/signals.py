@@ -184,6 +184,12 @@ class Signals:
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""
+    features_absent: frozenset[str] = frozenset()
+    """What this engine does not do at all: speculation, disaggregation."""
+    num_replicas: int | None = None
+    """How many engines the target stands for; None when nothing says so."""
+    replicas: dict[str, "Signals"] = field(default_factory=dict)
+    """The same window of each of several replicas, by its name."""
     restarted: bool = False
     running_before_restart: float = 0.0
 

@@ -18,6 +18,8 @@ def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: floa
         dialect=dialect.name,
         length_seconds=length_seconds,
         num_scrapes=len(pages),
+        num_replicas=1 if pages else None,
+        features_absent=dialect.features_absent,
         free_includes_reclaimable=dialect.free_includes_reclaimable,
         usage=dialect.usage,
         pool_unit=dialect.pool_unit,

@@ -1,4 +1,4 @@
-"""Step records and recordings as JSON lines, with a schema version; decoding is strict and says where it failed."""
+"""Step records as JSON lines, with a schema version; decoding is strict and says where it failed."""
 
 import json
 from collections.abc import Iterable, Iterator

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,19 +9,22 @@ import click
 
 from diagnose.assembly import assemble
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import Duration, Moment, Slo, is_url
+from diagnose.commands.params import DeviceName, Duration, Moment, ReportedLatency, Slo, is_url
 from diagnose.commands.progress import watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.errors import SourceError
-from diagnose.observation import Observation, Span, observe
+from diagnose.hardware import Devices
+from diagnose.observation import Cut, Observation, When, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.signals import Signals
-from diagnose.slo import Objective
+from diagnose.slo import Objective, Reported
 from diagnose.sources.files import FileEvidence, read_files
 from diagnose.sources.stated import parse_settings
+from diagnose.supplement import Supplement
 
 INTERRUPTED = 130
+NO_SUPPLEMENT = Supplement()
 
 
 @click.command("diagnose")
@@ -33,18 +35,36 @@ INTERRUPTED = 130
     type=Duration(),
     help="Time between scrapes of a live target [default: 1s]; for exposition files without a time, the time between them.",
 )
+@click.option(
+    "--since",
+    type=Moment(),
+    help="Of a recording or a log: begin so long after its start (2m), or at a time (2026-11-30T04:11).",
+)
+@click.option("--until", type=Moment(), help="Of a recording or a log: end so long after its start, or at a time.")
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option(
     "--log", "logs", multiple=True, help="An engine's log beside a live target; as a source, too. Repeatable."
 )
 @click.option(
-    "--since", type=Moment(), help="Of logs, only lines from this time on: 2026-11-30T04:11, or 30m ago as 30m."
-)
-@click.option("--until", type=Moment(), help="Of logs, only lines until this time.")
-@click.option(
     "--setting", "stated", multiple=True, help="What the target does not say itself, as max_sequences=256. Repeatable."
 )
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
+@click.option(
+    "--reported",
+    type=ReportedLatency(),
+    default=(),
+    help="What clients saw in this window: itl_p99=400ms. Compared with the engine's own clock.",
+)
+@click.option(
+    "--device",
+    type=DeviceName(),
+    help="What one replica runs on, where the target does not say: 'NVIDIA H100 80GB HBM3', '4x A100'.",
+)
+@click.option(
+    "--model-config",
+    type=click.Path(path_type=Path),
+    help="The model's config.json, for bytes and FLOPs per step where the target does not state its geometry.",
+)
 @click.option(
     "--policy",
     "policy_file",
@@ -64,12 +84,15 @@ def diagnose_command(
     sources: tuple[str, ...],
     window: float,
     interval: float | None,
+    since: When | None,
+    until: When | None,
     baseline: tuple[str, ...],
     logs: tuple[str, ...],
-    since: float | None,
-    until: float | None,
     stated: tuple[str, ...],
     objectives: tuple[Objective, ...],
+    reported: tuple[Reported, ...],
+    device: Devices | None,
+    model_config: Path | None,
     policy_file: Path | None,
     form: str | None,
     as_json: bool,
@@ -88,6 +111,7 @@ def diagnose_command(
     kubectl logs deploy/vllm | stallscope diagnose -
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
+    stallscope diagnose incident.rec --since 2m --until 150s
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
@@ -96,10 +120,15 @@ def diagnose_command(
     form = choose_format(form, as_json, output)
     check_writable(output)
     policy = _policy(policy_file)
-    within = None if since is None and until is None else Span(since or 0.0, until or inf)
+    within = _cut(since, until)
     settings = parse_settings(stated)
+    supplement = _supplement(device, model_config)
     live = [source for source in sources if is_url(source)]
     files = [*(source for source in sources if not is_url(source)), *logs]
+    if live and within is not None and not files:
+        raise click.UsageError(
+            "--since and --until choose a part of a recording or a log; of a live target, --window is watched"
+        )
     # Read first: a wrong file should not cost a watch.
     good = _read(baseline, interval, None).observation() if baseline else None
     interrupted = False
@@ -108,8 +137,17 @@ def diagnose_command(
     else:
         observation = _read(files, interval, within).observation()
     if settings is not None:
-        observation.supplement(settings)
-    diagnosis = judge(observation, good, objectives, is_live=bool(live), target=observation.target, policy=policy)
+        observation.add_source(settings)
+    diagnosis = judge(
+        observation,
+        good,
+        objectives,
+        reported=reported,
+        is_live=bool(live),
+        target=observation.target,
+        supplement=supplement,
+        policy=policy,
+    )
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
     sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
 
@@ -120,6 +158,22 @@ def _policy(path: Path | None) -> Policy:
     from diagnose.thresholds import read_policy
 
     return read_policy(path)
+
+
+def _cut(since: When | None, until: When | None) -> Cut | None:
+    if since is None and until is None:
+        return None
+    if since is not None and until is not None and since.is_unix is until.is_unix and since.seconds >= until.seconds:
+        raise click.UsageError("--since must be before --until")
+    return Cut(since, until)
+
+
+def _supplement(device: Devices | None, model_config: Path | None) -> Supplement:
+    if model_config is None:
+        return Supplement(device)
+    from diagnose.model_config import read_model_config
+
+    return Supplement(device, read_model_config(model_config))
 
 
 def _watch(
@@ -158,7 +212,7 @@ def _watch(
     return observation, interrupted
 
 
-def _read(names: Sequence[str], interval: float | None, within: Span | None) -> FileEvidence:
+def _read(names: Sequence[str], interval: float | None, within: Cut | None) -> FileEvidence:
     if any(is_url(name) for name in names):
         raise SourceError(
             "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
@@ -166,7 +220,7 @@ def _read(names: Sequence[str], interval: float | None, within: Span | None) -> 
     return read_files(names, interval, within)
 
 
-def _read_beside(names: Sequence[str], within: Span | None) -> FileEvidence | None:
+def _read_beside(names: Sequence[str], within: Cut | None) -> FileEvidence | None:
     """Files beside a live target: a log, a server's state. Pages of another time would be another window."""
     if not names:
         return None
@@ -184,13 +238,15 @@ def judge(
     baseline: Observation | None,
     objectives: Sequence[Objective],
     *,
+    reported: Sequence[Reported] = (),
     is_live: bool,
     target: str,
+    supplement: Supplement = NO_SUPPLEMENT,
     policy: Policy = DEFAULT_POLICY,
 ) -> Diagnosis:
     """From observations to a diagnosis, through the dialect that the pages speak."""
-    now, warnings = _signals(incident, policy)
-    before, of_baseline = (None, []) if baseline is None else _signals(baseline, policy)
+    now, warnings = _signals(incident, supplement, policy)
+    before, of_baseline = (None, []) if baseline is None else _signals(baseline, supplement, policy)
     return diagnose(
         target,
         now,
@@ -198,12 +254,14 @@ def judge(
         is_live=is_live,
         events=incident.events,
         objectives=objectives,
+        reported=reported,
         warnings=[*warnings, *(f"baseline: {text}" for text in of_baseline)],
         policy=policy,
     )
 
 
-def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
+def _signals(observation: Observation, supplement: Supplement, policy: Policy) -> tuple[Signals, list[str]]:
     """And what limits them."""
     signals, contradictions = assemble(observation, policy)
+    contradictions = [*contradictions, *supplement.add_to(signals)]
     return signals, [*observation.warnings, *contradictions, *limit_to_trusted(observation, signals, policy)]

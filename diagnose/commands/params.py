@@ -1,13 +1,14 @@
 """Option types that several commands share."""
 
-import time
 from datetime import datetime
 from typing import Any
 
 import click
 
 from diagnose.errors import SourceError
-from diagnose.slo import Objective, parse_slo
+from diagnose.hardware import Devices, parse_devices
+from diagnose.observation import When
+from diagnose.slo import Objective, Reported, parse_reported, parse_slo
 from diagnose.units import parse_duration
 
 
@@ -28,22 +29,22 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-class Moment(click.ParamType[float]):
-    """`2026-11-30 04:11`, `2026-11-30T04:11:14Z`, or `30m` for so long ago -> Unix seconds. Without a zone it is local time."""
+class Moment(click.ParamType[When]):
+    """`2m`: so long after the start of what is read. `2026-11-30T04:11`: that time, local unless it states a zone."""
 
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
+        if isinstance(value, When):
             return value
         try:
-            return time.time() - parse_duration(str(value))
+            return When(parse_duration(str(value)), is_unix=False)
         except ValueError:
             pass
         try:
-            return datetime.fromisoformat(str(value)).timestamp()
+            return When(datetime.fromisoformat(str(value)).timestamp(), is_unix=True)
         except ValueError:
-            self.fail(f"{value!r} is no time; write 2026-11-30T04:11 or, for so long ago, 30m", param, ctx)
+            self.fail(f"{value!r} is no time; write 2m for so long after the start, or 2026-11-30T04:11", param, ctx)
 
 
 class Slo(click.ParamType[tuple[Objective, ...]]):
@@ -56,6 +57,34 @@ class Slo(click.ParamType[tuple[Objective, ...]]):
             return value
         try:
             return parse_slo(str(value))
+        except SourceError as error:
+            self.fail(str(error), param, ctx)
+
+
+class ReportedLatency(click.ParamType[tuple[Reported, ...]]):
+    """`itl_p99=400ms` -> what clients saw."""
+
+    name = "reported"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Reported, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_reported(str(value))
+        except SourceError as error:
+            self.fail(str(error), param, ctx)
+
+
+class DeviceName(click.ParamType[Devices]):
+    """`4x NVIDIA H100 80GB HBM3` -> datasheet ceilings."""
+
+    name = "device"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Devices:
+        if isinstance(value, Devices):
+            return value
+        try:
+            return parse_devices(str(value))
         except SourceError as error:
             self.fail(str(error), param, ctx)
 

@@ -112,6 +112,8 @@ class Dialect:
     pool_unit: str = "blocks"
     impossible: Mapping[str, str] = field(default_factory=dict)
     """Counters that stay at zero by the engine's design -> why."""
+    features_absent: frozenset[str] = frozenset()
+    """What this engine does not do at all: speculation, disaggregation."""
     debug_steps_path: str | None = None
     """Where step records are served."""
     state_paths: tuple[str, ...] = ()

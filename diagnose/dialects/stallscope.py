@@ -67,5 +67,6 @@ STALLSCOPE = Dialect(
     failures=(Failures(PREFIX + "failures_total"),),
     info={PREFIX + "engine_info": {}},
     free_includes_reclaimable=False,
+    features_absent=frozenset({"speculation", "disaggregation"}),
     debug_steps_path="/debug/steps",
 )

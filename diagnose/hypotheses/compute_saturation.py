@@ -56,10 +56,10 @@ class ComputeSaturation(Hypothesis):
         usage = median(usages)
         argument.say(
             Stance.FOR if usage >= policy.compute_near_ceiling else Stance.AGAINST,
-            f"steps that compute prompts reach {percent(usage)} of the matrix throughput measured at start",
+            f"steps that compute prompts reach {percent(usage)} of the matrix throughput",
             value=usage,
             unit="share",
-            compared_with=f"{(ceiling or 0) / 1e9:.0f} GFLOP/s",
+            compared_with=f"{(ceiling or 0) / 1e9:.0f} GFLOP/s ({case.signals.gauges['flops_ceiling'].source})",
             source=case.signals.steps_source,
             samples=len(usages),
         )

@@ -25,7 +25,6 @@ class PrefillInterference(Hypothesis):
     name = "prefill_interference"
 
     def judge(self, case: Case, argument: Argument) -> Judgement:
-        signals, policy = case.signals, case.policy
         prefilled = _prefill_tokens(case)
         if prefilled is None:
             argument.lacks(
@@ -54,33 +53,20 @@ class PrefillInterference(Hypothesis):
         )
         if case.analysis.model is None:
             return self._judge_histograms(case, argument)
-        if len(case.analysis.mixed_steps) < policy.min_mixed_steps:
+        if len(case.analysis.mixed_steps) < case.policy.min_mixed_steps:
             return self._judge_few_mixed(case, argument)
-        ratio = case.mixed_ratio() or 0.0
-        share, excess = case.stall_share() or 0.0, case.excess()
+        return self._judge_steps(case, argument)
+
+    def _judge_steps(self, case: Case, argument: Argument) -> Judgement:
+        """The discriminator: mixed steps against like pure decode steps, and what of the slow gaps they explain."""
+        policy = case.policy
+        excess = case.excess()
         part = excess.share("prefill") if excess is not None else 0.0
-        mixed = len(case.analysis.mixed_steps)
-        argument.say(
-            Stance.FOR if ratio >= policy.mixed_slow_ratio else Stance.AGAINST,
-            f"mixed steps take {ratio:.1f}x a pure decode step of the same batch and context",
-            value=ratio,
-            unit="ratio",
-            compared_with=f"{len(case.analysis.decode_steps)} pure decode steps",
-            source=signals.steps_source,
-            samples=mixed,
-        )
+        ratio = self._mixed_ratio(case, argument)
         self._dose(case, argument)
         if ratio <= policy.mixed_alike_ratio:
             return argument.conclude(Verdict.REFUTED, part)
-        argument.say(
-            Stance.FOR if share >= policy.material_stall_share else Stance.AGAINST,
-            f"stalls (gaps of at least {policy.slow_gap_factor:g}x their decode floor) hold {percent(share)} of the decode time "
-            f"and {percent(case.analysis.stalled_tokens_share(policy.slow_gap_factor))} of the tokens",
-            value=share,
-            unit="share",
-            source=signals.steps_source,
-            samples=case.analysis.num_gaps,
-        )
+        self._stalls(case, argument)
         if not case.itl_moved():
             return argument.conclude(Verdict.REFUTED, part)
         argument.say(
@@ -88,7 +74,7 @@ class PrefillInterference(Hypothesis):
             f"{percent(part)} of the excess of the slow gaps is co-scheduled prefill",
             value=part,
             unit="share",
-            source=signals.steps_source,
+            source=case.signals.steps_source,
             samples=case.analysis.num_gaps,
         )
         self._median(case, argument)
@@ -107,6 +93,31 @@ class PrefillInterference(Hypothesis):
         """Whether a prefill may have run that the counter does not know yet."""
         counter = case.signals.counters.get("tokens_prefill")
         return counter is not None and counter.late and case.signals.peak("running") != 0
+
+    def _mixed_ratio(self, case: Case, argument: Argument) -> float:
+        ratio = case.mixed_ratio() or 0.0
+        argument.say(
+            Stance.FOR if ratio >= case.policy.mixed_slow_ratio else Stance.AGAINST,
+            f"mixed steps take {ratio:.1f}x a pure decode step of the same batch and context",
+            value=ratio,
+            unit="ratio",
+            compared_with=f"{len(case.analysis.decode_steps)} pure decode steps",
+            source=case.signals.steps_source,
+            samples=len(case.analysis.mixed_steps),
+        )
+        return ratio
+
+    def _stalls(self, case: Case, argument: Argument) -> None:
+        share, factor = case.stall_share() or 0.0, case.policy.slow_gap_factor
+        argument.say(
+            Stance.FOR if share >= case.policy.material_stall_share else Stance.AGAINST,
+            f"stalls (gaps of at least {factor:g}x their decode floor) hold {percent(share)} of the decode time "
+            f"and {percent(case.analysis.stalled_tokens_share(factor))} of the tokens",
+            value=share,
+            unit="share",
+            source=case.signals.steps_source,
+            samples=case.analysis.num_gaps,
+        )
 
     def _dose(self, case: Case, argument: Argument) -> None:
         """Dose response: step time beyond the decode floor against the step's prompt tokens."""

@@ -39,7 +39,7 @@ class SchedulerContention(Hypothesis):
             samples=case.analysis.num_gaps,
         )
         if not case.itl_moved():
-            return argument.conclude(Verdict.SUPPORTED if share >= policy.host_share_high else Verdict.REFUTED, part)
+            return self._unmoved(case, argument, share, part)
         argument.say(
             Stance.FOR if part >= policy.dominant_share else Stance.AGAINST,
             f"{percent(part)} of the excess of the slow gaps is host work",
@@ -59,6 +59,19 @@ class SchedulerContention(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _unmoved(self, case: Case, argument: Argument, share: float, part: float) -> Judgement:
+        """Without a symptom: a host that takes a large share of every gap is a cost all the same, unless it always did."""
+        if share < case.policy.host_share_high:
+            return argument.conclude(Verdict.REFUTED, part)
+        if case.baseline is None:
+            return argument.conclude(Verdict.SUPPORTED, part)
+        argument.say(
+            Stance.AGAINST,
+            "inter-token latency is as in the baseline: the host is as late as it always was",
+            compared_with="baseline",
+        )
+        return argument.conclude(Verdict.REFUTED, part)
 
     def _judge_histograms(self, case: Case, argument: Argument) -> Judgement:
         """Without step records: mean schedule time and lock wait against mean step time."""

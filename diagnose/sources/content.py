@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from diagnose.errors import SourceError
-from diagnose.observation import Span
+from diagnose.observation import Cut
 
 MAX_TEXT_BYTES = 512 << 20
 """Of what must be read as a whole; a log is not."""
@@ -23,7 +23,7 @@ _CHUNK_BYTES = 1 << 20
 class Content:
     """Read once, forwards. Raises SourceError, in one line with the name, for what cannot be read."""
 
-    def __init__(self, name: str, within: Span | None = None, hint: str = "") -> None:
+    def __init__(self, name: str, within: Cut | None = None, hint: str = "") -> None:
         self.name = name
         self.within = within
         """Of a log, only lines of this time are wanted."""
@@ -68,13 +68,17 @@ class Content:
     def head_text(self) -> str:
         return self.head[:_HEAD_BYTES].decode("utf-8", errors="replace")
 
-    def text(self) -> str:
-        """All of it. Raises SourceError when it is no text, or too large to be anything but a log."""
+    def data(self) -> bytes:
+        """All of it. Raises SourceError when it is too large to be anything but a log."""
         self.head += self._read(MAX_TEXT_BYTES + 1 - len(self.head))
         if len(self.head) > MAX_TEXT_BYTES:
             raise SourceError(f"{self.name}: larger than {MAX_TEXT_BYTES >> 20} MiB; only a log may be that large")
+        return self.head
+
+    def text(self) -> str:
+        """All of it, with line ends as text files have them here. Raises SourceError when it is no text."""
         try:
-            return self.head.decode("utf-8")
+            return self.data().decode("utf-8").replace("\r\n", "\n")
         except UnicodeDecodeError:
             raise SourceError(f"{self.name}: is not text") from None
 

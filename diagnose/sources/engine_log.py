@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from diagnose.dialects.log import EventLine, FactLine, LogTable, PeriodicLine, StepLine
 from diagnose.dialects.logs import ENGINE_LOGS, LOG_TABLES
-from diagnose.observation import Event, Span
+from diagnose.observation import Cut, Event
 from diagnose.sources.log_lines import Line, LineClock, starts_record, unwrapped
 from diagnose.sources.steps import CountedStep
 from diagnose.units import printable
@@ -80,24 +80,29 @@ def looks_like_log(head: str) -> bool:
     return len(texts) >= 3 and sum(map(starts_record, texts)) * 2 > len(texts)
 
 
-def read_log(
-    name: str, lines: Iterable[str], newest_unix: float | None = None, within: Span | None = None
-) -> EngineLog:
+def read_log(name: str, lines: Iterable[str], newest_unix: float | None = None, within: Cut | None = None) -> EngineLog:
     """`newest_unix`: when the log was last written, for stamps without a year. Lines outside of `within` say only settings."""
     log = EngineLog(name)
     clock = LineClock(newest_unix if newest_unix is not None else time.time())
     now: float | None = None
+    first: float | None = None
     for record in _records(unwrapped(iter(lines)), log):
         if not _MARKED.search(record.text):
             # Stamps are parsed only where they are needed: most lines of a log say nothing here.
             continue
         now = record.unix if record.unix is not None else clock.unix(record.text) or now
-        inside = within is None or now is None or within.start <= now <= within.end
+        first = now if first is None else first
+        inside = within is None or now is None or _holds(within, first if first is not None else now, now)
         if _take(log, record.text, now, inside=inside):
             log.num_read += 1
             log.first_unix = now if log.first_unix is None else log.first_unix
             log.last_unix = now if now is not None else log.last_unix
     return log
+
+
+def _holds(cut: Cut, start_unix: float, unix: float) -> bool:
+    span = cut.span(start_unix)
+    return span.start <= unix <= span.end
 
 
 def _records(lines: Iterator[Line], log: EngineLog) -> Iterator[Line]:

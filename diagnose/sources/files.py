@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from diagnose.errors import SourceError
-from diagnose.observation import Observation, Span, Supplement, observe
+from diagnose.observation import Cut, Observation, OtherSource, observe
 from diagnose.sources.content import Content
 from diagnose.sources.readers import UNKNOWN_TIME, Reading, choose_reader
+from diagnose.sources.replay import part_of
 from probes.recording import Entry
 
 _HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
@@ -19,7 +20,7 @@ class FileEvidence:
     entries: list[Entry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     recognised: list[str] = field(default_factory=list)
-    supplements: list[Supplement] = field(default_factory=list)
+    others: list[OtherSource] = field(default_factory=list)
 
     def observation(self) -> Observation:
         """Raises SourceError when an answer is not what its kind says."""
@@ -31,31 +32,33 @@ class FileEvidence:
         """Beside what a live target or other files said: all but the entries."""
         observation.warnings = [*self.warnings, *observation.warnings]
         observation.recognised += self.recognised
-        for source in self.supplements:
-            observation.supplement(source)
+        for source in self.others:
+            observation.add_source(source)
 
 
-def read_files(names: Sequence[str], interval: float | None, within: Span | None = None) -> FileEvidence:
+def read_files(names: Sequence[str], interval: float | None, within: Cut | None = None) -> FileEvidence:
     """Entries of all files; expositions without a time follow each other by `interval` seconds if none of them has one.
 
-    Of logs only the lines `within` are read. Raises SourceError that names the file and what is wrong with it.
+    Of recordings and logs only the part `within` is read. Raises SourceError that names the file and what is wrong with it.
     """
     evidence = FileEvidence(names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}")
     readings = [_read(name, within) for name in names]
     for reading in readings:
         evidence.warnings += reading.warnings
         evidence.recognised += [reading.recognised] if reading.recognised else []
-        evidence.supplements += reading.supplements
+        evidence.others += reading.others
         evidence.name = reading.target or evidence.name
     pages = [(reading.page, reading.page_unix) for reading in readings if reading.page is not None]
     parts = [reading.entries for reading in readings if reading.entries]
     parts += [[entry] for entry in _page_entries(evidence, pages, interval)]
     steps = [Entry(UNKNOWN_TIME, "steps", reading.steps) for reading in readings if reading.steps is not None]
     evidence.entries = steps + [entry for part in _in_time_order(evidence, parts) for entry in part]
+    if within is not None and any(entry.kind == "exposition" for entry in evidence.entries):
+        evidence.entries = part_of(evidence.name, evidence.entries, within)
     return evidence
 
 
-def _read(name: str, within: Span | None) -> Reading:
+def _read(name: str, within: Cut | None) -> Reading:
     hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
     with Content(name, within, hint) as content:
         if not content.head.strip():

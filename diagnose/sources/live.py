@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from math import floor
 
 from diagnose.dialects.base import Dialect
-from diagnose.dialects.registry import recognise
+from diagnose.dialects.registry import recognise, spoken
 from diagnose.dialects.view import PageView
 from diagnose.errors import ErrorAnswer, TargetError
-from diagnose.exposition import ExpositionError, ExpositionParser
+from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
 from diagnose.sources.clock import Clock
 from diagnose.sources.http import Endpoint
 from probes.recording import Entry
@@ -26,6 +26,17 @@ _HINT = (
 
 def first_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
     """The target's metrics page and the dialects it speaks, at least one. Raises TargetError when it cannot be watched."""
+    body, page = _read_page(endpoint)
+    return body, recognise(endpoint.url, page)
+
+
+def any_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
+    """As `first_page`, but for a page of an engine that this version does not know too: it has no dialect yet."""
+    body, page = _read_page(endpoint)
+    return body, spoken(PageView(page))
+
+
+def _read_page(endpoint: Endpoint) -> tuple[str, Exposition]:
     try:
         body = endpoint.get("/metrics")
     except ErrorAnswer as error:
@@ -36,10 +47,9 @@ def first_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
             "and this read has taken its iteration records"
         )
     try:
-        page = ExpositionParser().parse(body)
+        return body, ExpositionParser().parse(body)
     except ExpositionError as error:
         raise TargetError(f"{endpoint.url}/metrics: not a metrics page: {error}") from None
-    return body, recognise(endpoint.url, page)
 
 
 @dataclass(slots=True)
@@ -51,6 +61,10 @@ class Watch:
     on_entry: Callable[[Entry], None] = lambda _: None
     on_progress: Callable[[float], None] = lambda _: None
     """Called with the seconds watched so far."""
+    first: Callable[[Endpoint], tuple[str, tuple[Dialect, ...]]] = first_page
+    """Reads the first page and says what may be watched."""
+    keeps: bool = True
+    """False where `on_entry` is all that is wanted: hours of pages need not be held."""
     _entries: list[Entry] = field(default_factory=list)
     _parser: ExpositionParser = field(default_factory=ExpositionParser)
     _next_step: int | None = None
@@ -74,7 +88,7 @@ class Watch:
         A failure later on is evidence and becomes an event; the watch ends early when the target is gone, and goes on past
         the window's end while it is open whether it is.
         """
-        body, self._dialects = first_page(self.endpoint)
+        body, self._dialects = self.first(self.endpoint)
         self._keep(Entry(self.clock.unix(), "exposition", body))
         self._read_states([path for dialect in self._dialects for path in dialect.state_paths])
         self._first_steps()
@@ -101,7 +115,8 @@ class Watch:
         return self._entries
 
     def _keep(self, entry: Entry) -> None:
-        self._entries.append(entry)
+        if self.keeps:
+            self._entries.append(entry)
         self.on_entry(entry)
 
     def _scrape(self) -> Entry | None:

@@ -23,7 +23,7 @@ _CLOCKS_APART_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """A log as a supplement of an observation."""
+    """A log as a source beside metrics pages."""
 
     log: EngineLog
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from diagnose.dialects.logs import ENGINE_LOGS
 from diagnose.errors import SourceError
 from diagnose.exposition import ExpositionError, ExpositionParser
-from diagnose.observation import Supplement
+from diagnose.observation import OtherSource
 from diagnose.sources.bench import is_bench, read_bench
 from diagnose.sources.content import Content
 from diagnose.sources.engine_log import looks_like_log, read_log
 from diagnose.sources.log_signals import LogEvidence
 from diagnose.sources.state import StateEvidence, parse_state, shape_of
 from diagnose.units import printable
-from probes.recording import Entry, is_recording_header, read_recording
-from probes.wire import is_steps_header
+from probes.recording import Entry, is_recording, read_recording
+from probes.wire import WireError, is_steps_header
 
 UNKNOWN_TIME = -1.0
 _SCRAPED_AT = re.compile(r"^#\s*scraped_at_unix\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
@@ -33,7 +33,7 @@ class Reading:
     steps: str | None = None
     page: str | None = None
     page_unix: float | None = None
-    supplements: list[Supplement] = field(default_factory=list)
+    others: list[OtherSource] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -61,15 +61,21 @@ def _first_json(content: Content) -> object:
 
 def _read_recording(content: Content) -> Reading:
     try:
-        recording = read_recording(content.text())
-    except (ValueError, RecursionError) as error:  # WireError, and what JSON can hold besides
+        recording = read_recording(content.data())
+    except WireError as error:
         raise SourceError(f"{content.name}: {error}") from None
+    except MemoryError:
+        raise SourceError(f"{content.name}: its content is larger than the memory that is left") from None
     if not recording.entries:
         raise SourceError(f"{content.name}: the recording holds no answer of {recording.target}")
     reading = Reading(f"{content.name}: a recording of {recording.target}", recording.target, list(recording.entries))
     if recording.torn:
         reading.warnings.append(
-            f"{content.name}: the last line was cut off ({recording.torn} bytes left out), the rest is used"
+            f"{content.name}: its end was cut off in a write ({recording.torn} bytes left out), the rest is used"
+        )
+    if recording.damaged:
+        reading.warnings.append(
+            f"{content.name}: {recording.damaged} bytes within it cannot be read and were left out, the rest is used"
         )
     return reading
 
@@ -108,7 +114,7 @@ def _read_bench(content: Content) -> Reading:
     found = read_bench(content.name, content.text())
     if found is None:
         raise SourceError(f"{content.name}: a benchmark result without a latency in it")
-    return Reading(supplements=[found])
+    return Reading(others=[found])
 
 
 def _is_state(content: Content) -> bool:
@@ -125,7 +131,7 @@ def _read_state(content: Content) -> Reading:
     shape = shape_of(answer)
     assert shape is not None, "recognised before"
     evidence = StateEvidence(shape, content.name, [answer])
-    return Reading(supplements=[evidence], warnings=evidence.warnings)
+    return Reading(others=[evidence], warnings=evidence.warnings)
 
 
 def _is_log(content: Content) -> bool:
@@ -139,7 +145,7 @@ def _read_log(content: Content) -> Reading:
             f"{content.name}: a log ({log.num_lines:,} lines), but none of them is one that this version reads; it reads logs of "
             + ", ".join(table.engine for table in ENGINE_LOGS)
         )
-    reading = Reading(supplements=[LogEvidence(log)])
+    reading = Reading(others=[LogEvidence(log)])
     dropped = log.num_samples - len(log.samples) + log.num_steps - len(log.steps)
     if dropped:
         reading.warnings.append(f"{content.name}: the oldest {dropped:,} periodic and step lines were left out")
@@ -166,7 +172,7 @@ def _looks_like(content: Content) -> str:
 
 
 READERS: tuple[Reader, ...] = (
-    Reader("a recording", lambda content: is_recording_header(_first_json(content)), _read_recording),
+    Reader("a recording", lambda content: is_recording(content.head), _read_recording),
     Reader("step records", lambda content: is_steps_header(_first_json(content)), _read_steps),
     Reader("a benchmark result", lambda content: is_bench(content.head_text), _read_bench),
     Reader("a server's state in JSON", _is_state, _read_state),

@@ -55,7 +55,7 @@ def states_of(entries: Iterable[Entry]) -> list["StateEvidence"]:
 
 @dataclass(slots=True)
 class StateEvidence:
-    """Answers of one endpoint in time order, as a supplement of an observation."""
+    """Answers of one endpoint in time order, as a source beside metrics pages."""
 
     shape: StateShape | StepShape
     where: str

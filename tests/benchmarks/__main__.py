@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "exposition_speed": (["tests.benchmarks.exposition_speed"], "--json"),
     "policy_speed": (["tests.benchmarks.policy_speed"], None),
     "engine_vs_transformers": (["tests.benchmarks.engine_vs_transformers"], "--json"),
+    "recording_cost": (["tests.benchmarks.recording_cost"], "--json"),
     "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
 }
 

@@ -8,7 +8,7 @@ from diagnose.decision import Finding
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.observation import Event, Observation
 from diagnose.signals import Signals
-from diagnose.slo import parse_slo
+from diagnose.slo import parse_reported, parse_slo
 from probes.records import BlockCensus
 from tests.builders import Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
 
@@ -156,6 +156,46 @@ def thrashing() -> Diagnosis:
         gauges={"blocks_active": 40, "blocks_reclaimable": 560, "blocks_free": 0, "working_set_blocks": 1450},
     )
     return diagnose(TARGET, signals, is_live=True)
+
+
+def speculation(accepted: float, before: float | None = 800, itl: float = 0.1, drafted: float = 1000) -> Diagnosis:
+    """A thousand drafted tokens of which `accepted` were kept; inter-token latency 50 ms in the baseline."""
+
+    def window(kept: float, drafts: float, gap: float) -> Signals:
+        return make_signals(
+            counters={"spec_draft_tokens": drafts, "spec_accepted_tokens": kept},
+            histograms={"inter_token_latency": {gap: 500}},
+        )
+
+    baseline = None if before is None else window(before, 1000, 0.05)
+    return diagnose(TARGET, window(accepted, drafted, itl), baseline, is_live=True)
+
+
+def transfers(seconds: float = 1.5, failed: float = 0, waiting: float = 0) -> Diagnosis:
+    """Two seconds to the first token, `seconds` of them for moving KV blocks."""
+    signals = make_signals(
+        counters={"transfer_failures": failed},
+        gauges={"waiting_transfer": waiting},
+        histograms={"kv_transfer": {seconds: 40}, "time_to_first_token": {2.0: 40}},
+    )
+    return diagnose(TARGET, signals, is_live=True)
+
+
+def replicas(*loads: tuple[float, float]) -> Diagnosis:
+    """Replicas that hold `(running, waiting)` requests on average."""
+    each = {
+        f"replica-{index}": make_signals(gauges={"running": running, "waiting": waiting})
+        for index, (running, waiting) in enumerate(loads)
+    }
+    totals = {"running": sum(running for running, _ in loads), "waiting": sum(waiting for _, waiting in loads)}
+    signals = make_signals(gauges=totals, num_replicas=len(loads), replicas=each)
+    return diagnose(TARGET, signals, is_live=True)
+
+
+def clients(reported: str, gap: float = 0.05, tokens: float = 500) -> Diagnosis:
+    """By the engine's clock all gaps are `gap` seconds, give or take the bucket."""
+    signals = make_signals(histograms={"inter_token_latency": {gap: tokens}})
+    return diagnose(TARGET, signals, reported=parse_reported(reported), is_live=True)
 
 
 def restarted_engine(running: int) -> Observation:

@@ -56,7 +56,7 @@ def test_pages_of_two_exporters_may_alternate():
 
 def test_a_log_fills_in_and_never_replaces():
     observation = pages(VLLM.format(0), VLLM.format(10))
-    observation.supplement(
+    observation.add_source(
         log(LOG.format(1, 4), LOG.format(9, 4), "INFO 11-30 04:00:00 x: max_num_batched_tokens=512.")
     )
     signals = assemble(observation, DEFAULT_POLICY).signals
@@ -68,7 +68,7 @@ def test_a_log_fills_in_and_never_replaces():
 
 def test_a_log_of_another_server_shows():
     observation = pages(VLLM.format(0), VLLM.format(10))
-    observation.supplement(log(LOG.format(1, 40), LOG.format(9, 44)))
+    observation.add_source(log(LOG.format(1, 40), LOG.format(9, 44)))
     assert "sources disagree on running: 4 by vllm:num_requests_running, 42 by vLLM's periodic line" in " ".join(
         assemble(observation, DEFAULT_POLICY).contradictions
     )
@@ -80,7 +80,7 @@ def test_a_log_of_another_time_gives_its_settings_alone():
     old = [line.replace("11-30 04", "11-20 04") for line in (LOG.format(1, 40), LOG.format(9, 44))]
     fact = "INFO 11-20 04:00:00 x: Chunked prefill is enabled with max_num_batched_tokens=512."
     death = "ERROR 11-20 04:00:30 [core.py:1] EngineCore encountered a fatal error."
-    observation.supplement(log(*old, fact, death))
+    observation.add_source(log(*old, fact, death))
     signals, contradictions = assemble(observation, DEFAULT_POLICY)
     assert signals.last("max_batched_tokens") == 512
     assert signals.last("pool_usage") is None
@@ -91,7 +91,7 @@ def test_a_log_of_another_time_gives_its_settings_alone():
 
 def test_a_failure_shortly_before_the_window_is_part_of_it():
     observation = pages(VLLM.format(0), VLLM.format(10))
-    observation.supplement(log("ERROR 11-30 03:58:00 [core.py:1] EngineCore encountered a fatal error."))
+    observation.add_source(log("ERROR 11-30 03:58:00 [core.py:1] EngineCore encountered a fatal error."))
     assert [event.kind for event in observation.events] == ["engine_dead"]
     assert assemble(observation, DEFAULT_POLICY).signals.failures == {"engine_dead": 1}
 
@@ -114,7 +114,7 @@ def test_what_the_user_states_is_used_and_named():
     observation = pages(VLLM.format(0), VLLM.format(10))
     stated = parse_settings(["max_sequences=16", "max_batched_tokens=512"])
     assert stated is not None
-    observation.supplement(stated)
+    observation.add_source(stated)
     signals = assemble(observation, DEFAULT_POLICY).signals
     assert signals.gauges["max_sequences"].source == "stated with --setting"
     assert "stated by you: max_sequences 16, max_batched_tokens 512" in signals.sources
@@ -128,7 +128,7 @@ def test_a_setting_that_cannot_be_stated(text):
 
 def test_one_scrape_beside_settings_is_still_too_little():
     observation = pages(VLLM.format(0))
-    observation.supplement(StatedSettings({"max_sequences": 16}))
+    observation.add_source(StatedSettings({"max_sequences": 16}))
     with pytest.raises(NotEnough, match="1 scrape has no window"):
         assemble(observation, DEFAULT_POLICY)
 

@@ -52,7 +52,7 @@ JSON = json.dumps({"duration": 31.36, "mean_ttft_ms": 4212.85, "p99_itl_ms": 427
 def test_figures_are_read_in_seconds(tmp_path, text, name, value):
     path = tmp_path / "bench.txt"
     path.write_text(text)
-    (source,) = read_files([str(path)], None).supplements
+    (source,) = read_files([str(path)], None).others
     assert source.signals(None).last(name) == pytest.approx(value)
     assert "figures of the clients' side" in source.origin
 
@@ -76,7 +76,7 @@ def test_what_the_clients_saw_beside_what_the_engine_says():
     observation = observe("t", [Entry(1000.0 + 10 * n, "exposition", page(n)) for n in (0, 3)])
     bench = read_bench("bench.txt", BLOCK)
     assert bench is not None
-    observation.supplement(bench)
+    observation.add_source(bench)
     warnings = assemble(observation, DEFAULT_POLICY).contradictions
     assert warnings == [
         "clients waited 4.21 s for the first token on average, the engine says 200 ms: the rest was lost before or behind the "

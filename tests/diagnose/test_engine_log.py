@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import SourceError
-from diagnose.observation import Span
+from diagnose.observation import Cut, Span, When
 from diagnose.signals import Signals
 from diagnose.sources import engine_log
 from diagnose.sources.engine_log import EngineLog, looks_like_log, read_log
@@ -210,7 +210,7 @@ def test_what_is_around_a_line_is_taken_off(tmp_path, wrap):
     lines = [line for n in range(3) for line in wrap(V1.format(0, 10 * n), n)]
     path = tmp_path / "engine.log"
     path.write_text("\n".join(lines) + "\n")
-    (source,) = read_files([str(path)], None).supplements
+    (source,) = read_files([str(path)], None).others
     found = source.signals(None)
     assert (found.delta("tokens_decode"), found.last("running"), found.length_seconds) == (900, 5, 30)
 
@@ -230,10 +230,10 @@ def test_since_and_until_take_lines_out_but_not_settings(tmp_path):
     path = tmp_path / "engine.log"
     fact = "INFO 11-30 03:00:00 [scheduler.py:307] Chunked prefill is enabled with max_num_batched_tokens=512."
     path.write_text("\n".join([fact, *(V1.format(n, 0) for n in range(10))]))
-    all_of_it = read_files([str(path)], None).supplements[0].signals(None)
+    all_of_it = read_files([str(path)], None).others[0].signals(None)
     log = read_log("log", path.read_text().split("\n"))
     start = (log.last_unix or 0) - 120
-    (source,) = read_files([str(path)], None, Span(start, start + 60)).supplements
+    (source,) = read_files([str(path)], None, Cut(When(start, is_unix=True), When(start + 60, is_unix=True))).others
     found = source.signals(None)
     assert len(all_of_it.gauges["running"].values) == 10
     assert len(found.gauges["running"].values) == 2
@@ -260,9 +260,9 @@ def test_gz_and_standard_input(monkeypatch, tmp_path):
     text = "\n".join(V1.format(0, 10 * n) for n in range(3))
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(text.encode()))
-    assert read_files([str(path)], None).supplements[0].signals(None).delta("tokens_decode") == 900
+    assert read_files([str(path)], None).others[0].signals(None).delta("tokens_decode") == 900
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(text.encode()))))
-    assert read_files(["-"], None).supplements[0].signals(None).delta("tokens_decode") == 900
+    assert read_files(["-"], None).others[0].signals(None).delta("tokens_decode") == 900
     path.write_bytes(gzip.compress(text.encode())[:-10])
     with pytest.raises(SourceError, match="the gzip data is damaged or was cut off"):
         read_files([str(path)], None)
@@ -281,7 +281,7 @@ def test_lines_without_end_do_not_fill_the_memory(tmp_path):
         file.write(V1.format(0, 0) + "\n")
         file.write("x" * 5_000_000 + "\n")
         file.write(V1.format(0, 10) + "\n")
-    (source,) = read_files([str(path)], None).supplements
+    (source,) = read_files([str(path)], None).others
     assert source.signals(None).delta("tokens_decode") == 600
 
 
@@ -309,6 +309,6 @@ def test_real_logs(tmp_path):
     text = gzip.decompress(path.read_bytes()).decode()
     plain = tmp_path / "kv.log"
     plain.write_text("".join(f"2026-11-30T04:00:00.5Z stdout F {line}\n" for line in text.split("\n")))
-    first, second = (read_files([str(name)], None).supplements[0].signals(None) for name in (path, plain))
+    first, second = (read_files([str(name)], None).others[0].signals(None) for name in (path, plain))
     assert first.gauges["running"].values == second.gauges["running"].values
     assert first.histograms["step_decode"] == second.histograms["step_decode"]

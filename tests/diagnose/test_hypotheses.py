@@ -41,6 +41,10 @@ FIRES: dict[str, Callable[[], Diagnosis]] = {
     "kv_leak": lambda: look(cases.leaked()),
     "compute_saturation": cases.saturated_units,
     "cache_prefix_broken": lambda: cases.prefix(hits=1000, before=6000),
+    "replica_imbalance": lambda: cases.replicas((2, 0), (9, 6), (3, 0)),
+    "transfer_stall": cases.transfers,
+    "speculation_loss": lambda: cases.speculation(accepted=300),
+    "client_artifact": lambda: cases.clients("itl_p99=400ms"),
     "hard_failure": lambda: look(cases.quiet(), events=(Event(0, "gone", "the target is gone: refused"),)),
 }
 
@@ -54,10 +58,19 @@ def test_fires(name):
     assert judgement.missing == ()
 
 
+NEEDS_MORE_TO_REFUTE: dict[str, Callable[[], Diagnosis]] = {
+    "replica_imbalance": lambda: cases.replicas((4, 0), (5, 0), (3, 0)),
+    "transfer_stall": lambda: cases.transfers(seconds=0.05),
+    "speculation_loss": lambda: cases.speculation(accepted=750),
+    "client_artifact": lambda: cases.clients("itl_p99=55ms"),
+}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_stays_quiet(name):
     """A healthy engine with a baseline, a few requests and memory to spare: nothing is left open either."""
-    diagnosis = look(cases.quiet(ttft=0.2, queue=0.001), cases.quiet())
+    healthy = NEEDS_MORE_TO_REFUTE.get(name, lambda: look(cases.quiet(ttft=0.2, queue=0.001), cases.quiet()))
+    diagnosis = healthy()
     assert verdict(diagnosis, name) == "refuted", texts(diagnosis, name)
     assert any(item.stance is Stance.AGAINST for item in finding(diagnosis, name).judgement.evidence)
 

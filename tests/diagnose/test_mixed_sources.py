@@ -208,10 +208,20 @@ def test_since_and_until(stallscope, moment):
     assert part <= 50
 
 
+def test_a_part_of_a_log_counts_from_its_start(stallscope):
+    _, out, _ = stallscope("diagnose", DATA / "engine-kv.log.gz", "--since", "2m", "--json")
+    found = json.loads(out)["windows"]["incident"]["signals"]
+    assert found["max_sequences"]["last"] == 16, "settings hold whenever they were stated"
+    _, whole, _ = stallscope("diagnose", DATA / "engine-kv.log.gz", "--json")
+    assert (
+        found["tokens_decode"]["delta"] < json.loads(whole)["windows"]["incident"]["signals"]["tokens_decode"]["delta"]
+    )
+
+
 def test_what_is_no_time(stallscope):
     code, _, err = stallscope("diagnose", "x", "--since", "yesterday")
     assert code == 2
-    assert "write 2026-11-30T04:11 or, for so long ago, 30m" in err
+    assert "write 2m for so long after the start, or 2026-11-30T04:11" in err
 
 
 # ---- stallscope sources
