@@ -14,8 +14,6 @@ from diagnose.errors import NotEnough, TargetError
 from diagnose.observation import Observation, OtherSource, Scrape, length_of
 from diagnose.policy import Policy
 from diagnose.signals import Signals
-from diagnose.sources.log_signals import logs_of
-from diagnose.sources.state import states_of
 from diagnose.units import seconds
 from diagnose.windows import read_pages
 
@@ -28,10 +26,8 @@ class Assembled(NamedTuple):
 def assemble(observation: Observation, policy: Policy) -> Assembled:
     """Raises NotEnough when nothing has a window, TargetError when no page is an engine's and nothing else speaks."""
     parts = [_part(observation, dialect, scrapes) for dialect, scrapes in _by_dialect(observation)]
-    extras: list[OtherSource] = [*states_of(observation.extras), *logs_of(observation.extras)]
-    for extra in extras:
-        observation.add_source(extra)
-    observation.extras = []
+    if observation.extras:
+        _add_extras(observation)
     parts += [source.signals(observation.span) for source in observation.others]
     if observation.steps and not parts:
         parts = [_part(observation, STALLSCOPE, [])]  # step records alone
@@ -54,6 +50,17 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
             *_client_side(merged, policy),
         ],
     )
+
+
+def _add_extras(observation: Observation) -> None:
+    # Not at the top: their tables cost more than a diagnosis of pages alone.
+    from diagnose.sources.log_signals import logs_of
+    from diagnose.sources.state import states_of
+
+    extras: list[OtherSource] = [*states_of(observation.extras), *logs_of(observation.extras)]
+    for extra in extras:
+        observation.add_source(extra)
+    observation.extras = []
 
 
 def _hidden_queue(signals: Signals) -> list[str]:

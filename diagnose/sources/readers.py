@@ -1,18 +1,18 @@
-"""The table of readers: each kind of evidence is recognised by its content and read by its own reader."""
+"""The table of readers: each kind of evidence is recognised by its content and read by its own reader.
 
+What a reader needs is imported when it is asked: the tables of all engines' logs cost more than a diagnosis of a recording.
+"""
+
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from diagnose.dialects.logs import ENGINE_LOGS
 from diagnose.errors import SourceError
 from diagnose.exposition import ExpositionError, ExpositionParser
 from diagnose.observation import OtherSource
-from diagnose.sources.bench import is_bench, read_bench
 from diagnose.sources.content import Content
-from diagnose.sources.engine_log import looks_like_log, read_log
-from diagnose.sources.log_signals import LogEvidence
-from diagnose.sources.state import StateEvidence, parse_state, shape_of
 from diagnose.units import printable
 from probes.recording import Entry, is_recording, read_recording
 from probes.wire import WireError, is_steps_header
@@ -54,9 +54,17 @@ def choose_reader(content: Content) -> Reader:
     raise SourceError(f"{content.name}: {_looks_like(content)}; what can be read: {kinds}")
 
 
+def parse_json(text: str) -> Any:
+    """None when it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _first_json(content: Content) -> object:
     line = content.head_text.partition("\n")[0]
-    return parse_state(line) if line.startswith("{") else None
+    return parse_json(line) if line.startswith("{") else None
 
 
 def _read_recording(content: Content) -> Reading:
@@ -110,7 +118,15 @@ def _read_page(content: Content) -> Reading:
     return Reading(page=text, page_unix=float(comment[1]) if comment is not None else page.sample_unix)
 
 
+def _is_bench(content: Content) -> bool:
+    from diagnose.sources.bench import is_bench
+
+    return is_bench(content.head_text)
+
+
 def _read_bench(content: Content) -> Reading:
+    from diagnose.sources.bench import read_bench
+
     found = read_bench(content.name, content.text())
     if found is None:
         raise SourceError(f"{content.name}: a benchmark result without a latency in it")
@@ -121,13 +137,17 @@ def _is_state(content: Content) -> bool:
     """One JSON document; lines of JSON are a log's."""
     text = content.head_text.lstrip()
     first, _, rest = text.partition("\n")
-    if text[:1] not in ("{", "[") or (rest.strip() and parse_state(first) is not None):
+    if text[:1] not in ("{", "[") or (rest.strip() and parse_json(first) is not None):
         return False
-    return shape_of(parse_state(content.text())) is not None
+    from diagnose.sources.state import shape_of
+
+    return shape_of(parse_json(content.text())) is not None
 
 
 def _read_state(content: Content) -> Reading:
-    answer = parse_state(content.text())
+    from diagnose.sources.state import StateEvidence, shape_of
+
+    answer = parse_json(content.text())
     shape = shape_of(answer)
     assert shape is not None, "recognised before"
     evidence = StateEvidence(shape, content.name, [answer])
@@ -135,10 +155,16 @@ def _read_state(content: Content) -> Reading:
 
 
 def _is_log(content: Content) -> bool:
+    from diagnose.sources.engine_log import looks_like_log
+
     return b"\x00" not in content.head and looks_like_log(content.head_text)
 
 
 def _read_log(content: Content) -> Reading:
+    from diagnose.dialects.logs import ENGINE_LOGS
+    from diagnose.sources.engine_log import read_log
+    from diagnose.sources.log_signals import LogEvidence
+
     log = read_log(content.name, content.lines(), content.modified_unix, content.within)
     if not log.num_read:
         raise SourceError(
@@ -174,8 +200,8 @@ def _looks_like(content: Content) -> str:
 READERS: tuple[Reader, ...] = (
     Reader("a recording", lambda content: is_recording(content.head), _read_recording),
     Reader("step records", lambda content: is_steps_header(_first_json(content)), _read_steps),
-    Reader("a benchmark result", lambda content: is_bench(content.head_text), _read_bench),
-    Reader("a server's state in JSON", _is_state, _read_state),
     Reader("a metrics page", _is_page, _read_page),
+    Reader("a benchmark result", _is_bench, _read_bench),
+    Reader("a server's state in JSON", _is_state, _read_state),
     Reader("an engine's log", _is_log, _read_log),
 )

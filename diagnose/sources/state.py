@@ -1,6 +1,5 @@
 """JSON answers of a server as evidence: its settings and load (one answer or several in time order), or a list of steps."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,19 +9,12 @@ from diagnose.dialects.state import Path, StateShape, StepShape, at, number
 from diagnose.dialects.states import STATE_SHAPES, STEP_SHAPES
 from diagnose.observation import Event, Span
 from diagnose.signals import Gauge, Signals
+from diagnose.sources.readers import parse_json
 from diagnose.sources.steps import CountedStep, add_steps
 from probes.recording import Entry
 
 _ONLY = "version"
 """A shape of this single key is recognised only when the answer holds nothing else: too many things have a version."""
-
-
-def parse_state(text: str) -> Any:
-    """The answer; None when it is no JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def shape_of(answer: Any) -> StateShape | StepShape | None:
@@ -46,7 +38,7 @@ def states_of(entries: Iterable[Entry]) -> list["StateEvidence"]:
     for entry in entries:
         if entry.kind != "state":
             continue
-        answer, path = parse_state(entry.body), entry.event or ""
+        answer, path = parse_json(entry.body), entry.event or ""
         shape = shape_of(answer)
         if shape is not None:
             found.setdefault(path, StateEvidence(shape, path)).answers.append(answer)
