@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from diagnose.dialects.bare import HOST, TRACE
 from diagnose.dialects.base import Dialect
 from diagnose.dialects.registry import DIALECTS, engine_names, spoken, what_it_is
 from diagnose.dialects.stallscope import STALLSCOPE
@@ -15,7 +16,7 @@ from diagnose.observation import Observation, OtherSource, Scrape, length_of
 from diagnose.policy import Policy
 from diagnose.signals import Signals
 from diagnose.units import seconds
-from diagnose.windows import read_pages
+from diagnose.windows import read_host, read_pages
 
 
 class Assembled(NamedTuple):
@@ -29,17 +30,20 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     if observation.extras:
         _add_extras(observation)
     parts += [source.signals(observation.span) for source in observation.others]
-    if observation.steps and not parts:
-        parts = [_part(observation, STALLSCOPE, [])]  # step records alone
+    if not parts and (observation.steps or observation.profiles or observation.host is not None):
+        alone = STALLSCOPE if observation.steps else TRACE if observation.profiles else HOST
+        parts = [_part(observation, alone, [])]
     if not parts:
         raise _nothing_known(observation)
     merged, contradictions = merge(parts, policy)
     merged.steps, merged.steps_lost = tuple(observation.steps), observation.steps_lost
     merged.steps_source = STALLSCOPE.debug_steps_path or ""
     merged.sources = tuple(dict.fromkeys(observation.recognised))
+    if observation.host is not None:
+        read_host(merged, observation.host)
     gone = any(event.kind == "gone" for event in observation.events)
     has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
-    if not (has_window or observation.steps or gone):
+    if not (has_window or observation.steps or observation.profiles or observation.host or gone):
         raise NotEnough(_too_little(observation))
     return Assembled(
         merged,

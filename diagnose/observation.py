@@ -11,8 +11,10 @@ from diagnose.dialects.registry import spoken
 from diagnose.dialects.view import PageView
 from diagnose.errors import SourceError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
+from diagnose.kernel_profile import KernelProfile
 from diagnose.signals import Signals
 from diagnose.units import printable
+from probes.host_profile import HostProfile, HostProfileError, decode_host
 from probes.recording import Entry
 from probes.records import StepRecord
 from probes.wire import StepsHeader, decode_steps
@@ -113,6 +115,11 @@ class Observation:
     recognised: list[str] = field(default_factory=list)
     """What each source was taken for, in one line."""
 
+    host: HostProfile | None = None
+    """Of the target's threads, where it runs on this machine and was looked at."""
+    profiles: list[KernelProfile] = field(default_factory=list)
+    """Traces, one per process that was profiled; whether they are complete is not judged yet."""
+
     @property
     def leading(self) -> list[Scrape]:
         """The scrapes that make the window: the engine's, where pages of others are beside them."""
@@ -158,10 +165,10 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
             _add_steps(observation, entry)
         elif entry.kind in ("state", "log"):
             observation.extras.append(entry)
+        elif entry.kind == "host":
+            _add_host(observation, entry)
         elif entry.kind == "event":
             observation.events.append(Event(entry.unix, entry.event or "unknown", entry.body))
-        elif entry.kind == "log":
-            continue  # kept for a reader of logs; the pages say without it what they say
         else:
             observation.warnings.append(
                 f"entries of kind {entry.kind!r} are newer than this stallscope and were left out"
@@ -186,6 +193,14 @@ def _add_page(observation: Observation, parser: ExpositionParser, entry: Entry) 
         return
     own = any(dialect.is_engine for dialect in spoken(PageView(page)))
     observation.scrapes.append(Scrape(entry.unix if 0 <= entry.unix < inf else None, page, own))
+
+
+def _add_host(observation: Observation, entry: Entry) -> None:
+    try:
+        observation.host = decode_host(entry.body)
+    except HostProfileError as error:
+        raise SourceError(f"{observation.target}: {error}") from None
+    observation.warnings += [f"host probe: {limit}" for limit in observation.host.limits]
 
 
 def _add_steps(observation: Observation, entry: Entry) -> None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from diagnose.dialects.base import Usage
+from diagnose.kernel_profile import KernelProfile
 from diagnose.stats import Bounds, bucket_quantile
+from probes.host_profile import HostProfile
 from probes.records import StepRecord
 
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
@@ -71,6 +73,8 @@ GAUGES = (
         for metric in ("ttft", "itl", "tpot", "e2e")
         for statistic in ("mean", "p50", "p99")
     ),
+    "host_delay_share",
+    "host_gil_held_share",
 )
 HISTOGRAMS = (
     "inter_token_latency",
@@ -190,6 +194,12 @@ class Signals:
     """How many engines the target stands for; None when nothing says so."""
     replicas: dict[str, "Signals"] = field(default_factory=dict)
     """The same window of each of several replicas, by its name."""
+    host: HostProfile | None = None
+    """What the server's threads did on their machine."""
+    is_traced: bool = False
+    """A profiler's trace is among the sources, complete or not."""
+    profiles: tuple[KernelProfile, ...] = ()
+    """Complete ones, by rank."""
     restarted: bool = False
     running_before_restart: float = 0.0
 

@@ -9,6 +9,7 @@ from diagnose.dialects.base import Alias, Dialect, Failures
 from diagnose.dialects.reading import SUM, buckets, cumulative, level, named, source
 from diagnose.dialects.view import PageView
 from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
+from probes.host_profile import HostProfile
 
 
 def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: float | None) -> Signals:
@@ -33,6 +34,16 @@ def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: floa
         _read_histograms(signals, pages, dialect)
         _detect_restart(signals)
     return signals
+
+
+def read_host(signals: Signals, host: HostProfile) -> None:
+    signals.host = host
+    source = f"host probe of process {host.pid}"
+    for name, share in (("host_delay_share", host.delay_share), ("host_gil_held_share", host.gil_held_share)):
+        if share is not None:
+            signals.gauges[name] = Gauge((share,), source)
+    if signals.length_seconds is None and not signals.num_scrapes:
+        signals.length_seconds = host.seconds
 
 
 class _Page(NamedTuple):

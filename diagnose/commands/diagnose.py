@@ -1,6 +1,7 @@
 """`stallscope diagnose`."""
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -9,14 +10,15 @@ import click
 
 from diagnose.assembly import assemble
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import DeviceName, Duration, Moment, ReportedLatency, Slo, is_url
-from diagnose.commands.progress import watch_progress
+from diagnose.commands.params import DeviceName, Duration, Moment, Pid, ReportedLatency, Slo, is_url
+from diagnose.commands.progress import reading_progress, watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.errors import SourceError
 from diagnose.hardware import Devices
 from diagnose.observation import Cut, Observation, When, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
+from diagnose.profiles import use_profiles
 from diagnose.signals import Signals
 from diagnose.slo import Objective, Reported
 from diagnose.sources.files import FileEvidence, read_files
@@ -28,7 +30,7 @@ NO_SUPPLEMENT = Supplement()
 
 
 @click.command("diagnose")
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1)
 @click.option("--window", type=Duration(), default="20s", show_default=True, help="How long to watch a live target.")
 @click.option(
     "--interval",
@@ -41,6 +43,9 @@ NO_SUPPLEMENT = Supplement()
     help="Of a recording or a log: begin so long after its start (2m), or at a time (2026-11-30T04:11).",
 )
 @click.option("--until", type=Moment(), help="Of a recording or a log: end so long after its start, or at a time.")
+@click.option(
+    "--pid", type=Pid(), help="Of the server on this machine: look at its threads too (py-spy: stallscope[host])."
+)
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option(
     "--log", "logs", multiple=True, help="An engine's log beside a live target; as a source, too. Repeatable."
@@ -86,6 +91,7 @@ def diagnose_command(
     interval: float | None,
     since: When | None,
     until: When | None,
+    pid: int | None,
     baseline: tuple[str, ...],
     logs: tuple[str, ...],
     stated: tuple[str, ...],
@@ -103,8 +109,8 @@ def diagnose_command(
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
     SOURCES are any mix of what you have of one target: its URL (http://host:port) and that of an exporter beside it, its log, a
-    recording made by `stallscope record`, step records, two or more scrapes of /metrics in time order. Files are recognised by
-    what they hold, gzip or not; `-` is standard input.
+    recording made by `stallscope record`, step records, a torch profiler's traces (one per rank), two or more scrapes of
+    /metrics in time order. Files are recognised by what they hold, gzip or not; `-` is standard input.
 
     \b
     stallscope diagnose http://127.0.0.1:8000 --window 20s --log engine.log
@@ -113,6 +119,8 @@ def diagnose_command(
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
     stallscope diagnose incident.rec --since 2m --until 150s
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
+    stallscope diagnose http://127.0.0.1:8000 --pid 4242
+    stallscope diagnose rank0.trace.json.gz rank1.trace.json.gz
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
     4 hard failure; 130 interrupted while watching, after a report of what was seen until then.
@@ -129,13 +137,20 @@ def diagnose_command(
         raise click.UsageError(
             "--since and --until choose a part of a recording or a log; of a live target, --window is watched"
         )
+    if not files and not live and pid is None:
+        raise click.UsageError("name what to diagnose: http://HOST:PORT, files, or --pid PID")
+    if pid is not None and files and not live:
+        raise SourceError("--pid looks at a running server: give its URL, or no source at all")
     # Read first: a wrong file should not cost a watch.
-    good = _read(baseline, interval, None).observation() if baseline else None
+    good = _read(baseline, interval, None, quiet=quiet).observation() if baseline else None
+    beside = _read_beside(files, within, quiet=quiet) if live else None
     interrupted = False
     if live:
-        observation, interrupted = _watch(live, window, interval or 1.0, _read_beside(files, within), quiet=quiet)
+        observation, interrupted = _watch(live, window, interval or 1.0, beside, pid, quiet=quiet)
+    elif pid is not None:
+        observation = _watch_process(pid, window, quiet=quiet)
     else:
-        observation = _read(files, interval, within).observation()
+        observation = _read(files, interval, within, quiet=quiet).observation()
     if settings is not None:
         observation.add_source(settings)
     diagnosis = judge(
@@ -143,7 +158,7 @@ def diagnose_command(
         good,
         objectives,
         reported=reported,
-        is_live=bool(live),
+        is_live=not sources or bool(live),
         target=observation.target,
         supplement=supplement,
         policy=policy,
@@ -176,11 +191,26 @@ def _supplement(device: Devices | None, model_config: Path | None) -> Supplement
     return Supplement(device, read_model_config(model_config))
 
 
+def _watch_process(pid: int, window: float, *, quiet: bool) -> Observation:
+    """For a server that has no page to read."""
+    from diagnose.commands.host import host_probe, pass_time
+
+    with (
+        host_probe(pid, window, time.time) as look,
+        watch_progress(f"watching process {pid}", window, quiet=quiet) as on_progress,
+    ):
+        pass_time(window, on_progress)
+        seen = look()
+    assert seen is not None
+    return observe(f"process {pid}", [seen])
+
+
 def _watch(
-    urls: Sequence[str], window: float, interval: float, beside: FileEvidence | None, *, quiet: bool
+    urls: Sequence[str], window: float, interval: float, beside: FileEvidence | None, pid: int | None, *, quiet: bool
 ) -> tuple[Observation, bool]:
     """What was seen, and whether the watch was interrupted. An interruption that leaves nothing to judge goes on upwards."""
     # Not at the top: a diagnosis of files should not pay for an HTTP client, half of the command's time.
+    from diagnose.commands.host import host_probe
     from diagnose.sources.clock import SystemClock
     from diagnose.sources.http import Endpoint
     from diagnose.sources.live import Watch
@@ -188,8 +218,12 @@ def _watch(
 
     endpoint, others = Endpoint(urls[0]), [Endpoint(url) for url in urls[1:]]
     interrupted = False
-    with watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress:
-        watch = Watch(endpoint, SystemClock(), on_progress=on_progress)
+    clock = SystemClock()
+    with (
+        host_probe(pid, window, clock.unix) as look,
+        watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress,
+    ):
+        watch = Watch(endpoint, clock, on_progress=on_progress)
         together = Together([Watch(other, SystemClock()) for other in others])
         try:
             together.start(window, interval)
@@ -198,9 +232,10 @@ def _watch(
             if watch.num_pages < 2:
                 raise
             interrupted = True
+        seen = look()
         others_saw = together.entries(wait_seconds=0.0 if interrupted else window)
     # Each target's answers stay in the order in which they came: a clock may have been set in between.
-    observation = observe(endpoint.url, [*watch.entries, *others_saw])
+    observation = observe(endpoint.url, [*watch.entries, *([] if seen is None else [seen]), *others_saw])
     observation.warnings += together.problems
     if beside is not None:
         beside.add_to(observation)
@@ -212,19 +247,19 @@ def _watch(
     return observation, interrupted
 
 
-def _read(names: Sequence[str], interval: float | None, within: Cut | None) -> FileEvidence:
+def _read(names: Sequence[str], interval: float | None, within: Cut | None, *, quiet: bool) -> FileEvidence:
     if any(is_url(name) for name in names):
         raise SourceError(
             "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
         )
-    return read_files(names, interval, within)
+    return read_files(names, interval, within, lambda name: reading_progress(f"reading {name}", quiet=quiet))
 
 
-def _read_beside(names: Sequence[str], within: Cut | None) -> FileEvidence | None:
-    """Files beside a live target: a log, a server's state. Pages of another time would be another window."""
+def _read_beside(names: Sequence[str], within: Cut | None, *, quiet: bool) -> FileEvidence | None:
+    """Files beside a live target: a log, a server's state, a trace. Pages of another time would be another window."""
     if not names:
         return None
-    evidence = read_files(names, None, within)
+    evidence = _read(names, None, within, quiet=quiet)
     if evidence.entries:
         raise SourceError(
             f"{evidence.name}: metrics or step records of another time beside a live target; "
@@ -264,4 +299,5 @@ def _signals(observation: Observation, supplement: Supplement, policy: Policy) -
     """And what limits them."""
     signals, contradictions = assemble(observation, policy)
     contradictions = [*contradictions, *supplement.add_to(signals)]
-    return signals, [*observation.warnings, *contradictions, *limit_to_trusted(observation, signals, policy)]
+    limits = [*limit_to_trusted(observation, signals, policy), *use_profiles(observation, signals, policy)]
+    return signals, [*observation.warnings, *contradictions, *limits]

@@ -89,5 +89,16 @@ class DeviceName(click.ParamType[Devices]):
             self.fail(str(error), param, ctx)
 
 
+class Pid(click.ParamType[int]):
+    """A process on this machine."""
+
+    name = "pid"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if not str(value).isdecimal() or int(value) == 0:
+            self.fail(f"{value!r} is not a process id", param, ctx)
+        return int(value)
+
+
 def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))

@@ -43,9 +43,7 @@ def _from_buckets(signals: Signals) -> Occupancy | None:
     if free < 0 or active + reclaimable + free <= 0:
         return None
     gauge = signals.gauges["blocks_active"]
-    peak = gauge.peak
-    if signals.steps:
-        peak = max(peak, max(record.census.active for record in signals.steps))
+    peak = max([gauge.peak, *(record.census.active for record in signals.steps if record.census is not None)])
     total = active + reclaimable + free
     return Occupancy(peak, active, reclaimable, free, total, signals.pool_unit, gauge.values, gauge.source)
 

@@ -4,7 +4,7 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -27,6 +27,8 @@ class Content:
         self.name = name
         self.within = within
         """Of a log, only lines of this time are wanted."""
+        self.on_progress: Callable[[float], None] = lambda _: None
+        """Told the share that was read, of what takes long."""
         self.modified_unix: float | None = None
         self._raw: io.BufferedReader | io.BytesIO = io.BytesIO()
         try:

@@ -1,10 +1,12 @@
 """Files as sources, each recognised by content and read by its kind's reader. `-` is standard input."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from diagnose.errors import SourceError
+from diagnose.kernel_profile import KernelProfile
 from diagnose.observation import Cut, Observation, OtherSource, observe
 from diagnose.sources.content import Content
 from diagnose.sources.readers import UNKNOWN_TIME, Reading, choose_reader
@@ -21,6 +23,7 @@ class FileEvidence:
     warnings: list[str] = field(default_factory=list)
     recognised: list[str] = field(default_factory=list)
     others: list[OtherSource] = field(default_factory=list)
+    profiles: list[KernelProfile] = field(default_factory=list)
 
     def observation(self) -> Observation:
         """Raises SourceError when an answer is not what its kind says."""
@@ -32,21 +35,32 @@ class FileEvidence:
         """Beside what a live target or other files said: all but the entries."""
         observation.warnings = [*self.warnings, *observation.warnings]
         observation.recognised += self.recognised
+        observation.profiles += self.profiles
         for source in self.others:
             observation.add_source(source)
 
 
-def read_files(names: Sequence[str], interval: float | None, within: Cut | None = None) -> FileEvidence:
+Progress = Callable[[str], AbstractContextManager[Callable[[float], None]]]
+"""Given a file's name, what to tell the share of it that was read."""
+
+
+def read_files(
+    names: Sequence[str],
+    interval: float | None,
+    within: Cut | None = None,
+    progress: Progress = lambda _: nullcontext(lambda _: None),
+) -> FileEvidence:
     """Entries of all files; expositions without a time follow each other by `interval` seconds if none of them has one.
 
     Of recordings and logs only the part `within` is read. Raises SourceError that names the file and what is wrong with it.
     """
     evidence = FileEvidence(names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}")
-    readings = [_read(name, within) for name in names]
+    readings = [_read(name, within, progress) for name in names]
     for reading in readings:
         evidence.warnings += reading.warnings
         evidence.recognised += [reading.recognised] if reading.recognised else []
         evidence.others += reading.others
+        evidence.profiles += reading.profiles
         evidence.name = reading.target or evidence.name
     pages = [(reading.page, reading.page_unix) for reading in readings if reading.page is not None]
     parts = [reading.entries for reading in readings if reading.entries]
@@ -58,12 +72,16 @@ def read_files(names: Sequence[str], interval: float | None, within: Cut | None 
     return evidence
 
 
-def _read(name: str, within: Cut | None) -> Reading:
+def _read(name: str, within: Cut | None, progress: Progress) -> Reading:
     hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
     with Content(name, within, hint) as content:
         if not content.head.strip():
             raise SourceError(f"{name}: is empty")
-        return choose_reader(content).read(content)
+        reader = choose_reader(content)
+        if not reader.is_long:
+            return reader.read(content)
+        with progress(name) as content.on_progress:
+            return reader.read(content)
 
 
 def _in_time_order(evidence: FileEvidence, parts: list[list[Entry]]) -> list[list[Entry]]:

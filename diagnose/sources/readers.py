@@ -7,12 +7,15 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from diagnose.errors import SourceError
 from diagnose.exposition import ExpositionError, ExpositionParser
+from diagnose.kernel_profile import KernelProfile
 from diagnose.observation import OtherSource
 from diagnose.sources.content import Content
+from diagnose.sources.trace_head import is_trace
 from diagnose.units import printable
 from probes.recording import Entry, is_recording, read_recording
 from probes.wire import WireError, is_steps_header
@@ -34,6 +37,7 @@ class Reading:
     page: str | None = None
     page_unix: float | None = None
     others: list[OtherSource] = field(default_factory=list)
+    profiles: list[KernelProfile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -43,6 +47,8 @@ class Reader:
     recognises: Callable[[Content], bool]
     """By the head alone."""
     read: Callable[[Content], Reading]
+    is_long: bool = False
+    """It tells how far it is."""
 
 
 def choose_reader(content: Content) -> Reader:
@@ -116,6 +122,15 @@ def _read_page(content: Content) -> Reading:
         raise SourceError(f"{content.name}: not a readable metrics page ({printable(str(error))})") from None
     comment = _SCRAPED_AT.search(text)
     return Reading(page=text, page_unix=float(comment[1]) if comment is not None else page.sample_unix)
+
+
+def _read_trace(content: Content) -> Reading:
+    if content.name == "-":
+        raise SourceError("-: a trace is read from a file, more than once")
+    from diagnose.sources.trace import read_trace
+
+    profile = read_trace(Path(content.name), content.on_progress)
+    return Reading(f"{content.name}: a trace, {profile.num_events:,} events", profiles=[profile])
 
 
 def _is_bench(content: Content) -> bool:
@@ -200,6 +215,7 @@ def _looks_like(content: Content) -> str:
 READERS: tuple[Reader, ...] = (
     Reader("a recording", lambda content: is_recording(content.head), _read_recording),
     Reader("step records", lambda content: is_steps_header(_first_json(content)), _read_steps),
+    Reader("a torch profiler's trace", lambda content: is_trace(content.head), _read_trace, is_long=True),
     Reader("a metrics page", _is_page, _read_page),
     Reader("a benchmark result", _is_bench, _read_bench),
     Reader("a server's state in JSON", _is_state, _read_state),

@@ -88,7 +88,7 @@ def test_live_targets_that_cannot_be_read(stallscope):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["diagnose"], "Missing argument 'SOURCES"),
+        (["diagnose"], "name what to diagnose"),
         (["diagnose", "x", "--window", "20"], "'20' is not a duration; write 20s, 200ms or 2m"),
         (["diagnose", "x", "--window", "0s"], "'0s' must be above zero"),
         (["diagnose", "x", "--interval", "often"], "is not a duration"),

@@ -162,7 +162,7 @@ def test_what_is_none_of_these_kinds(tmp_path, text, seen):
     name = put(tmp_path, "odd", text)
     kinds = ", ".join(reader.kind for reader in READERS)
     assert complaint(name) == f"{name}: {seen}; what can be read: {kinds}"
-    assert kinds.startswith("a recording, step records, a metrics page")
+    assert kinds.startswith("a recording, step records, a torch profiler's trace, a metrics page")
 
 
 def stdin(data: bytes) -> io.TextIOWrapper:
