@@ -10,7 +10,7 @@ PEER_FILES = tests/benchmarks/peers
 RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels lint bench bench-peers gpu-check clean
+.PHONY: demo test test-kernels lint bench bench-cpu bench-peers gpu-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -59,6 +59,10 @@ $(PEERS)/.nano: $(PEER_FILES)/nano.txt
 	$(PYTHON) -m venv $(PEERS)/nano
 	$(PEERS)/nano/bin/python -m pip install --quiet --no-deps -r $<
 	touch $@
+
+# Our engine, transformers, and vLLM's CPU build where $(PEERS)/vllm has it. Half an hour on two quiet cores.
+bench-cpu: $(VENV)/.bench
+	$(BIN)/python -m tests.benchmarks.cpu_engines --vllm $(PEERS)/vllm --json tests/benchmarks/results/cpu_engines.json
 
 # With the machine's own python, torch and triton: nothing is installed and nothing is fetched.
 gpu-check:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from diagnose.dialects.bare import HOST, TRACE
 from diagnose.dialects.base import Dialect
+from diagnose.dialects.dcgm import device_signals, lay_beside
+from diagnose.dialects.dcgm import speaks as is_dcgm
 from diagnose.dialects.registry import DIALECTS, engine_names, spoken, what_it_is
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import NotEnough, TargetError
@@ -41,6 +43,8 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     merged.sources = tuple(dict.fromkeys(observation.recognised))
     if observation.host is not None:
         read_host(merged, observation.host)
+    device = device_signals([scrape for scrape in observation.scrapes if is_dcgm(scrape.page)])
+    lay_beside(merged, device)
     gone = any(event.kind == "gone" for event in observation.events)
     has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
     if not (has_window or observation.steps or observation.profiles or observation.host or gone):
@@ -50,6 +54,7 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
         [
             *contradictions,
             *(note for part in parts for note in part.notes),
+            *device.notes,
             *_hidden_queue(merged),
             *_client_side(merged, policy),
         ],

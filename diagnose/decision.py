@@ -162,6 +162,7 @@ def _experiment(case: Case, cause: str) -> Decision:
         "transfer_stall": "prefill on the decode instance for prompts under its token budget",
         "replica_imbalance": "routing by outstanding tokens",
         "client_artifact": "the same request from beside the server, without the proxies between",
+        "device_degraded": "the same load on another GPU of the kind",
         "cache_prefix_broken": "prompts whose shared part comes first, byte for byte",
     }
     return Decision(

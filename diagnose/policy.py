@@ -96,6 +96,15 @@ class Policy:
     compute_far_ceiling: float = 0.40
     """Under 40 % of the measured matrix throughput the units cannot be what limits the step."""
 
+    throttled_share: float = 0.05
+    """Clocks held down for a twentieth of the window show in its p95; for less, in no percentile that is watched."""
+
+    clock_drop_share: float = 0.15
+    """Clocks under like load vary by a tenth with temperature and power; 15 % below the baseline something holds them down."""
+
+    gpu_busy_share: float = 0.5
+    """A GPU that is idle half of the time lowers its clocks by itself: only clocks of busier windows compare."""
+
     cache_was_useful: float = 0.2
     """A prefix cache earned its keep from a fifth of the prompt tokens found."""
 

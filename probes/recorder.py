@@ -161,7 +161,7 @@ def _guarded(
     """A fault of the probe must not stop a serving engine: it is counted, and exported as `probe_errors_total`."""
 
     @wraps(probe)
-    def call(recorder: "RingRecorder", *args: P.args, **kwargs: P.kwargs) -> None:
+    def call(recorder: "RingRecorder", /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             probe(recorder, *args, **kwargs)
         except Exception:  # noqa: BLE001 - see above

@@ -10,6 +10,7 @@ from diagnose.dialects.registry import DIALECTS
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.sources.readers import READERS
 from diagnose.thresholds import thresholds
+from probes.catalog import METRICS, Metric, MetricKind
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _MADE = "<!-- Rendered by `python -m tests.docs`; edit {source} instead. -->"
@@ -112,7 +113,49 @@ def sources_page() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"thresholds.md": thresholds_page, "hypotheses.md": hypotheses_page, "sources.md": sources_page}
+def metrics_page() -> str:
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            _MADE.format(source="probes/catalog.py"),
+            "",
+            "Every series of `/metrics` of stallscope's engine, and of engines that embed its probes. Base units throughout. "
+            "Counters only grow, so that readers take differences; a figure that is not measured has no series, never a zero.",
+            "",
+            "| metric | kind | labels | meaning |",
+            "|---|---|---|---|",
+            *[_metric_row(metric) for metric in METRICS.values()],
+            "",
+            "## Buckets of the histograms",
+            "",
+            *[f"- {', '.join(names)}: {bounds}" for bounds, names in _by_bounds().items()],
+            "",
+        ]
+    )
+
+
+def _metric_row(metric: Metric) -> str:
+    labels = "its facts" if metric.kind is MetricKind.INFO else ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.wire_name}` | {metric.kind} | {labels} | {metric.help} |"
+
+
+def _by_bounds() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for metric in METRICS.values():
+        if metric.kind is MetricKind.HISTOGRAM:
+            found.setdefault(f"{' '.join(f'{bound:g}' for bound in metric.bounds)} s", []).append(
+                f"`{metric.wire_name}`"
+            )
+    return found
+
+
+PAGES = {
+    "thresholds.md": thresholds_page,
+    "hypotheses.md": hypotheses_page,
+    "sources.md": sources_page,
+    "metrics.md": metrics_page,
+}
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.thresholds import thresholds
+from probes.catalog import METRICS
 from tests.docs import DOCS, PAGES
 
 
@@ -30,3 +31,9 @@ def test_every_threshold_has_a_reason_and_lies_in_its_own_range():
     for threshold in thresholds():
         assert threshold.reason.endswith("."), threshold.name
         assert threshold.low <= threshold.default <= threshold.high, threshold
+
+
+def test_every_metric_is_in_the_reference_once():
+    page = PAGES["metrics.md"]()
+    for metric in METRICS.values():
+        assert page.count(f"\n| `{metric.wire_name}` |") == 1, metric.name

@@ -1,4 +1,4 @@
-"""What stands before an engine and speaks for it only in part: Triton, Dynamo's front end, Ray Serve."""
+"""What stands before or beside an engine and speaks for it only in part: Triton, Dynamo's front end, Ray Serve, DCGM."""
 
 from diagnose.dialects.base import Combine, Dialect, Failures, alias
 
@@ -64,3 +64,11 @@ RAY_SERVE = Dialect(
     },
     is_engine=False,
 )
+
+DCGM = Dialect(
+    name="dcgm exporter",
+    prefixes=("dcgm_fi_",),
+    cannot={"steps": "a device exporter knows no steps: give the engine's metrics or log beside it"},
+    is_engine=False,
+)
+"""Recognised here; its pages are read by `diagnose.dialects.dcgm`, GPU by GPU."""

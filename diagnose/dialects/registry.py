@@ -3,7 +3,7 @@
 from diagnose.dialects.amd import AMD
 from diagnose.dialects.base import Dialect
 from diagnose.dialects.best_effort import best_effort
-from diagnose.dialects.frontends import DYNAMO, RAY_SERVE, TRITON
+from diagnose.dialects.frontends import DCGM, DYNAMO, RAY_SERVE, TRITON
 from diagnose.dialects.llamacpp import LLAMACPP
 from diagnose.dialects.lmdeploy import LMDEPLOY
 from diagnose.dialects.sglang import SGLANG
@@ -29,6 +29,7 @@ DIALECTS: tuple[Dialect, ...] = (
     DYNAMO,
     RAY_SERVE,
     AMD,
+    DCGM,
 )
 """In order of precedence: where two dialects on one target state a signal, the earlier one gives it."""
 

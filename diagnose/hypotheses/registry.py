@@ -8,6 +8,7 @@ from diagnose.hypotheses.cache_thrashing import CacheThrashing
 from diagnose.hypotheses.client_artifact import ClientArtifact
 from diagnose.hypotheses.collective_stall import CollectiveStall
 from diagnose.hypotheses.compute_saturation import ComputeSaturation
+from diagnose.hypotheses.device_degraded import DeviceDegraded
 from diagnose.hypotheses.engine_hung import EngineHung
 from diagnose.hypotheses.expected_reservation import ExpectedReservation
 from diagnose.hypotheses.frontend_bottleneck import FrontendBottleneck
@@ -45,7 +46,8 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     ClientArtifact(),
     CollectiveStall(),
     FrontendBottleneck(),
+    DeviceDegraded(),
 )
 
-NOT_CHECKED: tuple[str, ...] = ("device_degraded",)
+NOT_CHECKED: tuple[str, ...] = ()
 """Hypotheses of the method that this version has no rule for: a report says so, since silence would read as 'ok'."""

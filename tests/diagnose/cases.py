@@ -9,10 +9,12 @@ from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.observation import Event, Observation
 from diagnose.signals import Signals
 from diagnose.slo import parse_reported, parse_slo
+from probes.gpu import ThrottleReason
 from probes.host_profile import HostProfile, ThreadUse
 from probes.records import BlockCensus, DeviceTime
 from probes.stack_patterns import Activity, Role
 from tests.builders import Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
+from tests.probes.gpus import healthy_gpu
 
 TARGET = "http://127.0.0.1:8000"
 FULL = BlockCensus(98, 0, 2)
@@ -200,6 +202,13 @@ def prefix(hits: float, before: float | None, evictions: float | None = 0, cache
         return make_signals(counters=counters, info={"prefix_cache": cache})
 
     return diagnose(TARGET, window(hits), None if before is None else window(before), is_live=True)
+
+
+def throttled(*reasons: ThrottleReason, clock_mhz: int = 900, slowdown: float = 2.0, **over: Any) -> Observation:
+    """The engine of `quiet` on a GPU whose steps take `slowdown` times as long."""
+    machine = Machine(base_us=4000 * slowdown, per_sequence_us=250 * slowdown, per_context_ns=200 * slowdown)
+    gpu = healthy_gpu(*reasons, sm_clock_hz=clock_mhz * 1_000_000)
+    return watch(make_steps(300, machine=machine, seed=3), **({"gpu": gpu} | over))
 
 
 def thrashing() -> Diagnosis:

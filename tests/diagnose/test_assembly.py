@@ -171,3 +171,14 @@ def test_pages_beside_the_engines_do_not_make_its_window():
     signals = assemble(observation, DEFAULT_POLICY).signals
     assert observation.length_seconds == 40
     assert limit_to_trusted(observation, signals, DEFAULT_POLICY) == []
+
+
+def test_a_dcgm_exporter_beside_the_engine():
+    own = [Entry(START + 10 * n, "exposition", VLLM.format(10 * n)) for n in range(5)]
+    gpu = 'DCGM_FI_PROF_DRAM_ACTIVE{gpu="0",UUID="GPU-0"} 0.85\nDCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-0"} 1980\n'
+    beside = [Entry(START + 1 + 30 * n, "exposition", gpu) for n in range(2)]
+    signals, notes = assemble(observe("t", [*own, *beside]), DEFAULT_POLICY)
+    assert signals.dialect == "vllm + dcgm exporter"
+    assert (signals.last("gpu_dram_active"), signals.last("gpu_sm_clock")) == (0.85, 1.98e9)
+    assert signals.length_seconds == 40
+    assert notes == []

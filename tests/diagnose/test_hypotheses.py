@@ -12,6 +12,7 @@ from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.observation import Event
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
+from probes.gpu import ThrottleReason
 from probes.records import BlockCensus, DeviceTime
 from tests.builders import Machine, make_signals, make_steps, varied, watch, with_prefill
 from tests.diagnose import cases
@@ -47,6 +48,7 @@ FIRES: dict[str, Callable[[], Diagnosis]] = {
     "client_artifact": lambda: cases.clients("itl_p99=400ms"),
     "collective_stall": lambda: look(cases.late_collectives()),
     "frontend_bottleneck": lambda: look(cases.looked_at(cases.host(frontend=0.97, starved=0.6))),
+    "device_degraded": lambda: look(cases.throttled(ThrottleReason.HW_THERMAL), cases.quiet()),
     "hard_failure": lambda: look(cases.quiet(), events=(Event(0, "gone", "the target is gone: refused"),)),
 }
 

@@ -375,8 +375,8 @@ def shifted(before: float, now: float) -> Diagnosis:
 def test_a_rule_that_was_not_evaluated_is_printed_as_not_checked():
     page = render(look(cases.interference()), Page(width=80, styled=False))
     after = page[page.index("\nNot checked\n") :]
-    assert "device_degraded" in after
-    assert "device_degraded" not in page[: page.index("\nNot checked\n")]
+    assert "collective_stall" in after
+    assert "collective_stall" not in page[: page.index("\nNot checked\n")]
 
 
 @covers("S0.2")

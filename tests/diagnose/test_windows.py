@@ -11,6 +11,7 @@ from diagnose.signals import Signals
 from diagnose.stats import Bounds
 from probes.recording import Entry
 from tests.builders import START_UNIX, Engine, build_signals, make_steps, with_prefill
+from tests.probes.gpus import whole_gpu
 from tests.probes.records import known
 
 TOKENS = 'stallscope_tokens_total{{phase="decode"}} {}\n'
@@ -222,10 +223,10 @@ def test_two_scrapes_at_one_time_have_no_rate():
 def test_the_exporter_and_the_dialect_agree():
     """Every signal of the dialect is found on a page of the engine, with what was done."""
     engine, records = Engine(), make_steps(40, with_prefill(4, 200))
-    before = engine.page()
+    before = engine.page(gpu=whole_gpu())
     engine.run(records)
     engine.requests(3, 0.2, 0.1)
-    signals = look(before, engine.page(waiting_by_reason={"kv_blocks": 2}, num_waiting=2))
+    signals = look(before, engine.page(gpu=whole_gpu(), waiting_by_reason={"kv_blocks": 2}, num_waiting=2))
     assert set(signals.counters) == {*STALLSCOPE.counters, "failures"}
     assert set(signals.gauges) == set(STALLSCOPE.gauges) - {"working_set_blocks"}, "this engine measures no reuse"
     assert set(signals.histograms) == set(STALLSCOPE.histograms) - {"block_residency", "block_reuse", "ghost_age"}
