@@ -90,7 +90,7 @@ def diagnose(
 
 
 def _judge(hypothesis: Hypothesis, case: Case) -> Finding:
-    argument = Argument()
+    argument = Argument(case.signals.coverage())
     error: str | None = None
     try:
         judgement = hypothesis.judge(case, argument)

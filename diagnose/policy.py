@@ -156,6 +156,9 @@ class Policy:
     clock_jump_seconds: float = 5.0
     """Two clocks may differ by the 5 s that an answer is waited for; a clock that differs by more was set."""
 
+    contradiction_share: float = 0.25
+    """Two sources of one target disagree from a quarter: less is what moments of reading that differ by a step make."""
+
     matched_arrivals: float = 0.10
     """Arms are offered the same load while arrivals differ by under a tenth: half of what `shift_ratio` takes for noise."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from diagnose.case import Case
+from diagnose.hypotheses.base import command_for
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.units import percent
 from probes.records import OpClass
@@ -25,10 +26,15 @@ def checklist(case: Case) -> tuple[Measurement, ...]:
 def _buckets(case: Case) -> Measurement:
     pool = occupancy(case.signals)
     found = "active, reclaimable and free blocks were not measured as disjoint counts"
-    if pool is not None:
+    if pool is not None and not pool.is_split:
+        found = bucket_text(pool)
+    elif pool is not None:
         includes = "includes" if case.signals.free_includes_reclaimable else "does not include"
         found = f"{bucket_text(pool)}; the engine's free count {includes} reclaimable"
-    return Measurement("block buckets", pool is not None, found, f"curl -s {case.address}/debug/census")
+    done = pool is not None and pool.is_split
+    return Measurement(
+        "block buckets", done, found, command_for(case, "blocks", f"curl -s {case.address}/debug/census")
+    )
 
 
 def _steps(case: Case) -> Measurement:
@@ -42,7 +48,8 @@ def _steps(case: Case) -> Measurement:
             k for k in ("decode", "mixed", "prefill") if (h := histograms.get(f"step_{k}")) is not None and h.count
         ]
         found = f"only step duration histograms ({', '.join(kinds)})" if kinds else "no step durations by kind"
-    return Measurement("step durations by kind", done, found, f"stallscope diagnose {case.address} --window 30s")
+    command = command_for(case, "steps", f"stallscope diagnose {case.address} --window 30s")
+    return Measurement("step durations by kind", done, found, command)
 
 
 def _device_shares(case: Case) -> str:
@@ -66,7 +73,8 @@ def _host(case: Case) -> Measurement:
         )
         if lock is not None and lock.count:
             found += f"; {lock.count:.0f} lock takings timed by site"
-    return Measurement("host scheduling and lock", done, found, f"stallscope diagnose {case.address} --window 30s")
+    command = command_for(case, "host", f"stallscope diagnose {case.address} --window 30s")
+    return Measurement("host scheduling and lock", done, found, command)
 
 
 def _comparison(case: Case) -> Measurement:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from diagnose.dialects.base import Usage
 from diagnose.kernel_profile import KernelProfile
 from diagnose.stats import Bounds, bucket_quantile
 from probes.host_profile import HostProfile
@@ -18,13 +19,16 @@ COUNTERS = (
     "prefix_query_tokens",
     "prefix_hit_tokens",
     "preemptions",
+    "preempted_tokens",
     "evictions",
     "ghost_hits",
     "requests_finished",
-    "failures",
+    "steps",
+    "upstream_queue_seconds",
     "spec_draft_tokens",
     "spec_accepted_tokens",
     "transfer_failures",
+    "failures",
     "stall_prefill_seconds",
     "stall_host_seconds",
     "stall_lock_seconds",
@@ -42,10 +46,22 @@ GAUGES = (
     "waiting",
     "waiting_blocks",
     "waiting_sequences",
+    "waiting_capacity",
+    "swapped",
+    "waiting_upstream",
     "waiting_transfer",
+    "paused",
+    "pool_reserved",
+    "reserved_share",
+    "decode_context",
+    "accept_length",
     "blocks_active",
     "blocks_reclaimable",
     "blocks_free",
+    "pool_usage",
+    "pool_blocks",
+    "pool_tokens",
+    "block_size",
     "working_set_blocks",
     "device_memory_total",
     "device_memory_reserved",
@@ -54,6 +70,11 @@ GAUGES = (
     "bandwidth_ceiling",
     "flops_ceiling",
     "start_time",
+    *(
+        f"client_{metric}_{statistic}"
+        for metric in ("ttft", "itl", "tpot", "e2e")
+        for statistic in ("mean", "p50", "p99")
+    ),
     "host_delay_share",
     "host_gil_held_share",
     "gpu_lost",
@@ -86,6 +107,7 @@ HISTOGRAMS = (
     "step_decode",
     "step_mixed",
     "step_prefill",
+    "step_recompute",
     "schedule",
     "lock_wait",
     "block_residency",
@@ -99,7 +121,11 @@ HISTOGRAMS = (
 class Counter:
     delta: float
     source: str
-    """The metric as found on the target."""
+    """The metric as found on the target, or the kind of log line."""
+    coverage: str = ""
+    """What exactly it counts, where that is not obvious."""
+    late: bool = False
+    """Booked later than it happened: no growth in a window proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +133,7 @@ class Gauge:
     values: tuple[float, ...]
     """In time order, one per scrape that had it."""
     source: str
+    coverage: str = ""
 
     @property
     def last(self) -> float:
@@ -130,6 +157,7 @@ class HistogramWindow:
     """Per bucket, not cumulative; the last one is beyond the last bound."""
     sum: float
     source: str
+    coverage: str = ""
 
     @property
     def count(self) -> float:
@@ -171,6 +199,15 @@ class Signals:
     """Model geometry and configuration, as the engine states them."""
     free_includes_reclaimable: bool | None = None
     """Whether the free count contains reclaimable blocks; None: unknown, so the two must not be added."""
+    usage: Usage | None = None
+    """What `pool_usage` counts; None: unknown, so that it shows nothing."""
+    pool_unit: str = "blocks"
+    sources: tuple[str, ...] = ()
+    """What each source was recognised as."""
+    notes: tuple[str, ...] = ()
+    """What limits this part of the evidence, for the report."""
+    advice: Mapping[str, str] = field(default_factory=dict)
+    """Topic -> how to get on this engine what is missing."""
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""
@@ -188,6 +225,12 @@ class Signals:
     """Complete ones, by rank."""
     restarted: bool = False
     running_before_restart: float = 0.0
+
+    def coverage(self) -> dict[str, str]:
+        """Source -> what exactly it counts, for the sources that need the words."""
+        stated: list[Counter | Gauge | HistogramWindow] = [*self.counters.values(), *self.gauges.values()]
+        stated += self.histograms.values()
+        return {signal.source: signal.coverage for signal in stated if signal.coverage}
 
     def delta(self, name: str) -> float | None:
         counter = self.counters.get(name)
@@ -216,6 +259,9 @@ class Signals:
     @property
     def worked(self) -> bool | None:
         """Whether any token was computed in the window (counters, not gauges: a stale gauge can read busy)."""
-        moved = [self.delta(name) for name in ("tokens_decode", "tokens_prefill", "tokens_recompute")]
-        known = [delta for delta in moved if delta is not None]
-        return any(delta > 0 for delta in known) if known else None
+        names = ("tokens_decode", "tokens_prefill", "tokens_recompute", "steps")
+        counters = [counter for name in names if (counter := self.counters.get(name)) is not None]
+        if any(counter.delta > 0 for counter in counters):
+            return True
+        # A counter that is booked late may stand still while the engine works.
+        return False if any(not counter.late for counter in counters) else None

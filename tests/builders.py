@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from diagnose.assembly import assemble
 from diagnose.observation import Observation, observe
+from diagnose.policy import DEFAULT_POLICY
 from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
 from probes.catalog import LATENCY_BOUNDS_SECONDS
 from probes.gpu import GpuReading, GpuSample
@@ -248,6 +250,11 @@ def watch(
         if show_records:
             entries.append(Entry(START_UNIX + at, "steps", engine.steps(part)))
     return observe(target, entries)
+
+
+def build_signals(observation: Observation) -> Signals:
+    """Under the documented policy."""
+    return assemble(observation, DEFAULT_POLICY).signals
 
 
 def make_signals(

@@ -55,7 +55,7 @@ def record_command(
     followers = [LogFollower(log) for log in logs]
     # The first answer is judged before the file is touched: a wrong target must not replace an old recording.
     first = any_page(endpoint)
-    if first[1] is None:
+    if not any(dialect.prefixes for dialect in first[1]):  # none, or one that is guessed
         click.echo(
             f"{endpoint.url}: an engine this version does not know; its pages are recorded all the same", err=True
         )

@@ -2,5 +2,5 @@
 
 from diagnose.dialects.base import Dialect
 
-TRACE = Dialect(name="torch trace", prefix="", counters={}, gauges={}, histograms={})
-HOST = Dialect(name="host probe", prefix="", counters={}, gauges={}, histograms={})
+TRACE = Dialect(name="torch trace", prefixes=())
+HOST = Dialect(name="host probe", prefixes=())

@@ -35,6 +35,16 @@ class PrefillInterference(Hypothesis):
                 "prompt tokens computed in the window", "without prefill there is no interference", command_live(case)
             )
             return argument.conclude(Verdict.UNDETERMINED)
+        if prefilled == 0 and self._may_be_late(case):
+            argument.say(
+                Stance.CONTEXT, "no prompt was booked in the window", value=0, unit="tokens", source=_source(case)
+            )
+            argument.lacks(
+                "prompt tokens in the step that computes them",
+                "this engine books a prompt when its prefill has ended: one may have run all through the window",
+                command_records(case),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
         if prefilled == 0:
             argument.say(Stance.AGAINST, "no prompt token was computed in the window", value=0, unit="tokens")
             return argument.conclude(Verdict.REFUTED)
@@ -92,6 +102,24 @@ class PrefillInterference(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _may_be_late(self, case: Case) -> bool:
+        """Whether a prefill may have run that the counter does not know yet."""
+        counter = case.signals.counters.get("tokens_prefill")
+        return counter is not None and counter.late and case.signals.peak("running") != 0
+
+    def _mixed_ratio(self, case: Case, argument: Argument) -> float:
+        ratio = case.mixed_ratio() or 0.0
+        argument.say(
+            Stance.FOR if ratio >= case.policy.mixed_slow_ratio else Stance.AGAINST,
+            f"mixed steps take {ratio:.1f}x a pure decode step of the same batch and context",
+            value=ratio,
+            unit="ratio",
+            compared_with=f"{len(case.analysis.decode_steps)} pure decode steps",
+            source=case.signals.steps_source,
+            samples=len(case.analysis.mixed_steps),
+        )
+        return ratio
 
     def _stalls(self, case: Case, argument: Argument) -> None:
         share, factor = case.stall_share() or 0.0, case.policy.slow_gap_factor

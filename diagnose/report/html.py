@@ -50,6 +50,8 @@ def _header(diagnosis: Diagnosis, headline: str) -> Markup:
     windows = f"window: {outline.extent(case.incident)}"
     if case.baseline is not None:
         windows += f"; baseline: {outline.extent(case.baseline)}"
+    if sources := outline.sources(case.incident):
+        windows += f"; read: {sources}"
     warnings = outline.warnings(diagnosis)
     shown = (
         [element("ul", *(element("li", f"Warning: {text}") for text in warnings), class_="warnings")]

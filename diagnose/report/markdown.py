@@ -62,6 +62,8 @@ def _header(diagnosis: Diagnosis) -> list[str]:
     if case.baseline is not None:
         about += f"; baseline: {outline.extent(case.baseline)}"
     blocks = [f"# {escape(outline.headline(diagnosis))}", about]
+    if sources := outline.sources(case.incident):
+        blocks.append(f"Read: {escape(sources)}")
     warnings = outline.warnings(diagnosis)
     return [*blocks, "\n".join(f"- **Warning:** {escape(text)}" for text in warnings)] if warnings else blocks
 

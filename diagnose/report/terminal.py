@@ -34,6 +34,8 @@ def render(diagnosis: Diagnosis, page: Page, *, verbose: bool = False) -> str:
 def _header(diagnosis: Diagnosis, page: Page) -> None:
     page.line("  ".join(outline.about(diagnosis)), style="dim")
     page.line(outline.extent(diagnosis.case.incident), style="dim")
+    if sources := outline.sources(diagnosis.case.incident):
+        page.line(f"read: {sources}", hanging=6, style="dim")
     page.line()
     page.line(outline.headline(diagnosis), style="bold")
     for warning in outline.warnings(diagnosis):

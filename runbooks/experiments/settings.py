@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from diagnose.assembly import assemble
 from diagnose.case import Window, make_window
 from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.errors import DiagnoseError
@@ -20,7 +21,6 @@ from diagnose.sources.http import Endpoint
 from diagnose.sources.live import first_page
 from diagnose.thresholds import read_policy
 from diagnose.units import seconds
-from diagnose.windows import build_signals
 from probes.recording import Entry
 from runbooks.errors import ExperimentError
 from runbooks.experiments.analysis import Outcome, Question, analyse, paired_blocks
@@ -274,12 +274,12 @@ def _read_secret(path: Path) -> str:
 def _configuration(url: str) -> Window | None:
     """What the server says of itself on its metrics page; None when it has no page that is understood."""
     try:
-        body, dialect = first_page(Endpoint(url))
+        body, _ = first_page(Endpoint(url))
     except DiagnoseError:
         return None
     # The same page twice: a configuration has no window.
     observation = observe(url, [Entry(float(at), "exposition", body) for at in range(2)])
-    return make_window(build_signals(observation, dialect), DEFAULT_POLICY)
+    return make_window(assemble(observation, DEFAULT_POLICY).signals, DEFAULT_POLICY)
 
 
 def _replace_file(path: Path, text: str) -> None:

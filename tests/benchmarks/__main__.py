@@ -12,6 +12,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 # name -> (module and options, option that takes a JSON file)
 BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "toolkit_speed": (["tests.benchmarks.toolkit_speed"], "--json"),
+    "exposition_speed": (["tests.benchmarks.exposition_speed"], "--json"),
     "trace_import": (["tests.benchmarks.trace_import"], "--json"),
     "probe_cost": (["tests.benchmarks.probe_cost"], "--json"),
     "policy_speed": (["tests.benchmarks.policy_speed"], None),

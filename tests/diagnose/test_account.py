@@ -7,14 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.account import PARTS, Gap, StepAnalysis, analyse_steps, excess_parts, mixed_ratio, typical_floor
-from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.observation import observe
 from diagnose.policy import DEFAULT_POLICY
 from diagnose.stats import median
-from diagnose.windows import build_signals
 from probes.recording import Entry
 from probes.records import StepRecord
-from tests.builders import MS, Engine, Machine, Plan, constant, make_step, make_steps, varied, with_prefill
+from tests.builders import (
+    MS,
+    Engine,
+    Machine,
+    Plan,
+    build_signals,
+    constant,
+    make_step,
+    make_steps,
+    varied,
+    with_prefill,
+)
 from tests.probes.records import known
 from tests.requirements import covers
 
@@ -189,7 +198,7 @@ def test_gaps_are_never_joined_across_an_engine_restart():
             Entry(1, "steps", old.steps(make_steps(20))),
             Entry(2, "steps", new.steps(make_steps(30, first_id=first_id, start_ns=90_000 * MS))),
         ]
-        analysis = analyse(list(build_signals(observe("t", entries), STALLSCOPE).steps))
+        analysis = analyse(list(build_signals(observe("t", entries)).steps))
         assert len(analysis.gaps) == 29
         assert max(gap.seconds for gap in analysis.gaps) < 0.1
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from diagnose.diagnosis import Diagnosis, diagnose
-from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import NotEnough
 from diagnose.hypotheses.pool import occupancy
 from diagnose.observation import Event, observe
@@ -15,10 +14,20 @@ from diagnose.report.json_report import to_json
 from diagnose.report.outline import headline
 from diagnose.signals import Signals
 from diagnose.slo import parse_slo
-from diagnose.windows import build_signals
 from probes.recording import Entry
 from probes.records import BlockCensus
-from tests.builders import START_UNIX, Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
+from tests.builders import (
+    START_UNIX,
+    Engine,
+    Machine,
+    Plan,
+    build_signals,
+    make_signals,
+    make_steps,
+    varied,
+    watch,
+    with_prefill,
+)
 from tests.diagnose import cases
 from tests.diagnose.cases import finding, look, texts, verdict
 from tests.requirements import covers
@@ -325,7 +334,7 @@ def test_a_restarted_target_is_said_first_and_contained_if_it_was_serving():
 
 def test_a_single_scrape_is_too_little():
     with pytest.raises(NotEnough, match="counters need two") as caught:
-        build_signals(observe("one.prom", [Entry(START_UNIX, "exposition", Engine().page())]), STALLSCOPE)
+        build_signals(observe("one.prom", [Entry(START_UNIX, "exposition", Engine().page())]))
     assert caught.value.exit_code == 3
 
 

@@ -9,9 +9,8 @@ from diagnose.errors import NotEnough, SourceError
 from diagnose.observation import Observation, observe
 from diagnose.signals import Signals
 from diagnose.stats import Bounds
-from diagnose.windows import build_signals
 from probes.recording import Entry
-from tests.builders import START_UNIX, Engine, make_steps, with_prefill
+from tests.builders import START_UNIX, Engine, build_signals, make_steps, with_prefill
 from tests.probes.gpus import whole_gpu
 from tests.probes.records import known
 
@@ -21,7 +20,7 @@ FAILED = 'stallscope_failures_total{{kind="oom"}} {}\n'
 
 
 def look(*pages: str, step: float = 10.0) -> Signals:
-    return build_signals(seen(*pages, step=step), STALLSCOPE)
+    return build_signals(seen(*pages, step=step))
 
 
 def seen(*pages: str, step: float = 10.0) -> Observation:
@@ -181,13 +180,13 @@ def test_one_page_of_a_target_that_went_away_is_enough():
     observation = observe(
         "t", [Entry(START_UNIX, "exposition", Engine().page()), Entry(START_UNIX, "event", "x", "gone")]
     )
-    assert build_signals(observation, STALLSCOPE).num_scrapes == 1
+    assert build_signals(observation).num_scrapes == 1
 
 
 def test_one_page_and_step_records_give_gauges_but_no_counters():
     engine = Engine()
     entries = [Entry(START_UNIX, "exposition", engine.page()), Entry(START_UNIX, "steps", engine.steps(make_steps(20)))]
-    signals = build_signals(observe("t", entries), STALLSCOPE)
+    signals = build_signals(observe("t", entries))
     assert signals.counters == {}
     assert signals.histograms == {}
     assert signals.last("blocks_active") == 40
@@ -202,7 +201,7 @@ def test_scrapes_stay_in_the_order_in_which_they_came():
     ]
     observation = observe("t", entries)
     assert observation.length_seconds is None
-    signals = build_signals(observation, STALLSCOPE)
+    signals = build_signals(observation)
     assert signals.delta("tokens_decode") == 3
     assert signals.rate("tokens_decode") is None
 
@@ -210,7 +209,7 @@ def test_scrapes_stay_in_the_order_in_which_they_came():
 @pytest.mark.parametrize("unknown", [-1.0, float("nan"), float("inf")])
 def test_without_times_there_are_ratios_but_no_rates(unknown):
     entries = [Entry(unknown, "exposition", TOKENS.format(5)), Entry(START_UNIX, "exposition", TOKENS.format(8))]
-    signals = build_signals(observe("t", entries), STALLSCOPE)
+    signals = build_signals(observe("t", entries))
     assert signals.length_seconds is None
     assert signals.delta("tokens_decode") == 3
     assert signals.rate("tokens_decode") is None
@@ -265,7 +264,7 @@ def test_an_unreadable_first_page_is_an_error_and_a_later_one_is_evidence():
         seen("<html>", TOKENS.format(1))
     observation = seen(TOKENS.format(1), "<html>", TOKENS.format(2))
     assert [event.kind for event in observation.events] == ["bad_answer"]
-    assert build_signals(observation, STALLSCOPE).delta("tokens_decode") == 1
+    assert build_signals(observation).delta("tokens_decode") == 1
 
 
 @pytest.mark.parametrize("body", ["", "nonsense", '{"stallscope_steps":9}', '{"a":' * 9999, "9" * 5000])
