@@ -1,8 +1,8 @@
 """What the lesson requires, by id, and how a test says which of it it proves.
 
 Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3d prefix caching, 3e the block pool, 4 the worked
-derivations, 5 the decision framework, 7 the reference code, 8 the exercises. Rows of other sections that tests here prove as well are listed too, but nothing
-fails when they have no test.
+derivations, 5 the decision framework, 7 the reference code, 8 the exercises. Rows of other sections that tests here prove
+as well are listed too, but nothing fails when they have no test.
 """
 
 from collections.abc import Callable

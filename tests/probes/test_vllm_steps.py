@@ -12,6 +12,7 @@ from probes.vllm import steps as steps_module
 from probes.vllm.census import PoolCensus
 from probes.vllm.steps import StepProbe
 from probes.vllm.worker import TIMES_ATTRIBUTE
+from tests.probes.records import known
 from tests.probes.vllm_fakes import FakePool, FakeRequest, FakeScheduler, engine_outputs
 
 BLOCK = 4
@@ -138,7 +139,7 @@ def test_parts_of_a_step_never_exceed_it_and_the_rest_is_preparation(world: Worl
     output = world.plan({"a": 4}, took_ns=10)
     begin = world.now_ns + 3
     world.now_ns += 100
-    record = world.finish(output, {"a": 1}, times=(begin, begin + 60, begin + 62, begin + 80, 70))
+    record = known(world.finish(output, {"a": 1}, times=(begin, begin + 60, begin + 62, begin + 80, 70)))
     assert (record.schedule_ns, record.forward_ns, record.sample_ns) == (10, 60, 18)
     assert record.prepare_ns == 100 - 78
     assert record.forward_cpu_ns == 70
