@@ -1,0 +1,240 @@
+"""Where updates come from: one thread a target, live or from a file. They post immutable messages and touch nothing else."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from dashboard.model.digest import Digest, Update
+from dashboard.model.requests import Requests, parse_requests
+from dashboard.model.spool import Spool
+from dashboard.model.target import Refusal
+from diagnose.dialects.registry import recognise
+from diagnose.errors import DiagnoseError, ErrorAnswer, NotMetrics, SourceError, TargetError
+from diagnose.exposition import ExpositionError, ExpositionParser
+from diagnose.sources.clock import SystemClock
+from diagnose.sources.files import FileEvidence, read_files
+from probes.recording import Entry, RecordingWriter
+from probes.wire import decode_steps
+
+MAX_BACKOFF_SECONDS = 10.0
+_START_AGAIN_AFTER = 3
+"""Unreadable answers in a row after which the target may have become another engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """A first try begins."""
+
+    unix: float
+    dialect: str = ""
+    """Set once it is known."""
+    address: str = ""
+    """The target of a recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteProblem:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A file was read to its end, or could not be read."""
+
+    problem: str = ""
+
+
+Body = Update | Refusal | Requests | Connecting | WriteProblem | Ended
+Post = Callable[[int, Body], None]
+
+
+def next_wait(interval: float, took: float, failures: int) -> float:
+    """Seconds to sleep after a scrape: to the next tick of the interval, doubled per failure, never under a third of it.
+
+    A scrape that took longer than an interval is not made up for by a burst.
+    """
+    period = min(max(interval, MAX_BACKOFF_SECONDS), interval * 2.0 ** min(failures, 8))
+    return max(period / 3, period - took % period if took > period else period - took)
+
+
+@dataclass(slots=True)
+class Keeper:
+    """Writes a feed's raw answers to the spool and to the recording that was asked for; says once when that fails."""
+
+    number: int
+    post: Post
+    spool: Spool
+    recording: RecordingWriter | None = None
+
+    def keep(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            try:
+                self.spool.append(entry)
+                if self.recording is not None:
+                    self.recording.write(entry)
+            except OSError as error:
+                self.post(self.number, WriteProblem(f"not recorded any more: {error.strerror or error}"))
+                self.recording = None
+                return
+
+
+class LiveFeed(threading.Thread):
+    """Scrapes one target: one request at a time, one per interval, backing off while it fails."""
+
+    def __init__(self, number: int, url: str, interval: float, keeper: Keeper, timeout_seconds: float = 5.0) -> None:
+        super().__init__(name=f"feed-{number}", daemon=True)
+        # Not at the top: the HTTP client is a tenth of a second that files and `--help` need not pay.
+        from diagnose.sources.http import Endpoint
+        from diagnose.sources.live import Scraper
+
+        self._number, self._interval, self._keeper, self._post = number, interval, keeper, keeper.post
+        self._endpoint = Endpoint(url, timeout_seconds)
+        self._scraper = Scraper(self._endpoint, SystemClock())
+        self._digest: Digest | None = None
+        self._stopping = threading.Event()
+        self.wants_requests = False
+        """Whether the request list is looked at: it costs the target an answer."""
+
+    @property
+    def url(self) -> str:
+        return self._endpoint.url
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        failures = unreadable = 0
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            if self._digest is None:
+                failed = not self._first()
+            else:
+                failed, readable = self._next(self._digest)
+                unreadable = 0 if readable else unreadable + 1
+                if unreadable >= _START_AGAIN_AFTER:
+                    self._digest, unreadable = None, 0
+            failures = failures + 1 if failed else 0
+            self._stopping.wait(next_wait(self._interval, time.monotonic() - started, failures))
+
+    def _first(self) -> bool:
+        self._post(self._number, Connecting(time.time()))
+        try:
+            reading = self._scraper.start()
+        except TargetError as error:
+            answered = isinstance(error, ErrorAnswer | NotMetrics)
+            self._post(self._number, Refusal(time.time(), str(error), answered))
+            return False
+        assert self._scraper.dialect is not None
+        assert reading.page is not None
+        self._digest = Digest(self._scraper.dialect)
+        self._post(self._number, Connecting(time.time(), self._scraper.dialect.name))
+        self._keeper.keep(reading.entries)
+        self._post(self._number, self._digest.scraped(reading.entries[0].unix, reading.page, None, ()))
+        return True
+
+    def _next(self, digest: Digest) -> tuple[bool, bool]:
+        """Whether the scrape failed, and whether its answer was of the target's kind."""
+        reading = self._scraper.read()
+        self._keeper.keep(reading.entries)
+        if reading.page is None:
+            problem = reading.problem
+            assert problem is not None
+            self._post(self._number, digest.failed(problem.unix, problem.body))
+            return True, problem.event != "bad_answer"
+        header, records = (None, []) if reading.steps is None else (reading.steps.header, reading.steps.records)
+        self._post(self._number, digest.scraped(reading.entries[0].unix, reading.page, header, records))
+        if self.wants_requests:
+            self._post(self._number, self._requests(digest))
+        return False, True
+
+    def _requests(self, digest: Digest) -> Requests:
+        if digest.dialect.debug_steps_path is None:
+            return Requests(time.time(), problem=f"a {digest.dialect.name} engine lists no requests over HTTP")
+        try:
+            return parse_requests(time.time(), self._endpoint.get("/debug/requests?limit=500"))
+        except TargetError as error:
+            return Requests(time.time(), problem=str(error))
+
+
+class FileFeed(threading.Thread):
+    """Reads a file once, as fast as it can: time is the playhead's, so that one can seek in all of it."""
+
+    def __init__(self, number: int, path: str, keeper: Keeper) -> None:
+        super().__init__(name=f"file-{number}", daemon=True)
+        self._number, self._path, self._keeper, self._post = number, path, keeper, keeper.post
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        try:
+            evidence = read_evidence(self._path)
+            self._post(self._number, Connecting(evidence.entries[0].unix, address=evidence.name))
+            self._keeper.keep(evidence.entries)
+            for update in updates(self._path, evidence.entries):
+                if self._stopping.is_set():
+                    return
+                self._post(self._number, update)
+        except DiagnoseError as error:
+            self._post(self._number, Ended(str(error)))
+            return
+        self._post(self._number, Ended())
+
+
+def read_evidence(path: str) -> FileEvidence:
+    """The timed answers of a recording, or of other files that say when they were taken. Raises SourceError."""
+    evidence = read_files([path], None)
+    entries = evidence.entries
+    if any(entry.unix < 0 for entry in entries) or not any(entry.kind == "exposition" for entry in entries):
+        raise SourceError(f"{path}: cannot be replayed: it is no recording, and says nothing of when it was scraped")
+    return evidence
+
+
+@dataclass(slots=True)
+class _Scrape:
+    entry: Entry
+    steps: list[Entry] = field(default_factory=list)
+
+
+def _scrapes(entries: Iterable[Entry]) -> Iterator[_Scrape]:
+    """Pages and failures, each with the step records that followed it."""
+    current: _Scrape | None = None
+    for entry in entries:
+        failed = entry.kind == "event" and entry.event != "no_step_records"
+        if entry.kind == "exposition" or failed:
+            if current is not None:
+                yield current
+            current = _Scrape(entry)
+        elif entry.kind == "steps" and current is not None:
+            current.steps.append(entry)
+    if current is not None:
+        yield current
+
+
+def updates(name: str, entries: Iterable[Entry]) -> Iterator[Update | Connecting]:
+    """What a live feed would have posted. Raises TargetError when the pages are of no engine this version knows."""
+    parser, digest = ExpositionParser(), None
+    for scrape in _scrapes(entries):
+        entry = scrape.entry
+        try:
+            page = parser.parse(entry.body) if entry.kind == "exposition" else None
+        except ExpositionError as error:
+            page, entry = None, Entry(entry.unix, "event", f"not a metrics page: {error}", "bad_answer")
+        if digest is None:
+            if page is None:
+                continue
+            digest = Digest(recognise(name, page))
+            yield Connecting(entry.unix, digest.dialect.name)
+        if page is None:
+            yield digest.failed(entry.unix, entry.body)
+            continue
+        header, records = None, []
+        for steps in scrape.steps:
+            try:
+                header, more = decode_steps(steps.body)
+            except (ValueError, TypeError, RecursionError) as error:  # WireError, and what JSON can hold besides
+                raise TargetError(f"{name}: step records: {error}") from None
+            records += more
+        yield digest.scraped(entry.unix, page, header, records)
