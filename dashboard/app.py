@@ -1,15 +1,19 @@
 """The Textual application: keys and clicks change the session's view, a timer redraws what changed."""
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from textual import work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from dashboard.bundle import bundle_path, write_bundle
 from dashboard.draw.spans import Line
+from dashboard.judge import Job
 from dashboard.model.view import SPANS, Page
 from dashboard.panels.chrome import status_line, tab_bar
 from dashboard.panels.pages import draw_page
@@ -17,6 +21,7 @@ from dashboard.screens.help import HelpScreen
 from dashboard.session import Session
 from dashboard.theme import MONO, ROLES, themes
 from dashboard.widgets.line_view import LineView
+from diagnose.errors import DiagnoseError
 
 REDRAW_SECONDS = 0.5
 
@@ -241,6 +246,47 @@ class DashboardApp(App[None]):
     def action_reverse(self) -> None:
         self.session.sort_by(self.session.view.table.sort)
         self.redraw()
+
+    def on_line_view_pointed(self, event: LineView.Pointed) -> None:
+        """A click beside every link: on the timeline it selects a step, on a plot it goes to that moment."""
+        if event.view.id == "page" and self.session.point(event.x, event.y, event.view.size.width):
+            self.redraw()
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_move(-1)
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_move(1)
+
+    # Files.
+
+    def action_save_screenshot(self) -> None:
+        name = f"stallscope-{time.strftime('%Y%m%d-%H%M%S', time.localtime(self.session.view.now))}.svg"
+        try:
+            self._bundle_dir.mkdir(parents=True, exist_ok=True)
+            (self._bundle_dir / name).write_text(self.export_screenshot(), encoding="utf-8")
+        except OSError as error:
+            self.notify(f"{name}: cannot be written: {error.strerror or error}", severity="error", markup=False)
+            return
+        self.notify(f"wrote {self._bundle_dir / name}", markup=False)
+
+    def action_export(self) -> None:
+        job = self.session.job(self.session.view.current)
+        if job is None:
+            self.notify("there is no window to export yet", severity="warning")
+            return
+        self._export(job, self.export_screenshot())
+
+    @work(thread=True, group="export")
+    def _export(self, job: Job, picture: str) -> None:
+        """In a thread: a long window takes seconds to diagnose and write."""
+        path = bundle_path(self._bundle_dir, time.time())
+        try:
+            written = write_bundle(path, job, self.session.options.rules, picture)
+        except (OSError, DiagnoseError) as error:
+            self.call_from_thread(self.notify, f"{path}: not exported: {error}", severity="error", markup=False)
+            return
+        self.call_from_thread(self.notify, f"wrote {path}: {', '.join(written)}", timeout=8, markup=False)
 
     # Habits.
 

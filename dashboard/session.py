@@ -14,7 +14,7 @@ from dashboard.model.requests import Requests
 from dashboard.model.spool import Spool
 from dashboard.model.target import Mark, Phase, Refusal, Target
 from dashboard.model.view import SPANS, Page, View
-from dashboard.panels import fleet, protocol, requests
+from dashboard.panels import fleet, overview, protocol, requests, steps
 from dashboard.panels.diagnosis import next_command
 from diagnose.commands.params import is_url
 from probes.recording import RecordingWriter
@@ -348,6 +348,20 @@ class Session:
         if view.page is Page.FLEET:
             return len(fleet.columns(view))
         return len(requests.columns(view)) if view.page is Page.REQUESTS else 0
+
+    def point(self, x: int, y: int, width: int) -> bool:
+        """A click on a page: a step of the timeline, or a moment of an overview plot. Returns whether it meant anything."""
+        view = self.view
+        if view.page is Page.STEPS:
+            step_id = steps.step_at(view, x, width)
+            view.step_id = step_id if step_id is not None else view.step_id
+            return step_id is not None
+        if view.page is Page.OVERVIEW and view.target.history.first is not None:
+            unix = overview.moment_at(view, x, y, width)
+            if unix is not None:
+                self.seek_to(unix)
+            return unix is not None
+        return False
 
     def command(self) -> str:
         """What the copy key copies: the selected row's command, or the next one."""

@@ -96,6 +96,10 @@ def _theme(name: str, primary: str, accent: str, ground: tuple[str, str, str, st
 
 @cache
 def style(theme: str, role: str, action: str = "") -> Style:
-    """Unknown roles look like plain text; themes that are not ours get the dark table."""
-    found = Style.parse(ROLES.get(theme, _DARK).get(role, ROLES.get(theme, _DARK).get("", "")) or "none")
+    """Unknown roles look like plain text, `one|other` is one's colour on the other's. Foreign themes get the dark table."""
+    table = ROLES.get(theme, _DARK)
+    upper, _, ground = role.partition("|")
+    found = Style.parse(table.get(upper, table.get("", "")) or "none")
+    if ground:
+        found = Style(color=found.color, bgcolor=Style.parse(table.get(ground, "") or "none").color)
     return found + Style.from_meta({"@click": f"app.{action}"}) if action else found

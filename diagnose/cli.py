@@ -11,6 +11,10 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("engine.server.command:serve", "Serve a model with the instrumented engine (OpenAI API)."),
     "diagnose": ("diagnose.commands.diagnose:diagnose_command", "Say why tokens are late, and what to do next."),
+    "dashboard": (
+        "dashboard.command:dashboard_command",
+        "Watch targets in the terminal: latency, steps, memory, verdicts.",
+    ),
     "record": ("diagnose.commands.record:record_command", "Record a live target for later (a baseline, an incident)."),
     "explain": ("diagnose.commands.explain:explain_command", "Explain a hypothesis: mechanism, evidence, fix."),
     "demo": ("runbooks.drills.demo:demo_command", "Induce a stall on a live engine and diagnose it."),

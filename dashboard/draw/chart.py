@@ -82,8 +82,8 @@ def chart(
 
 def _label(y: int, height: int, ceiling: float, unit: Callable[[float], str]) -> str:
     shown = {0: ceiling, height - 1: 0.0} if height > 1 else {0: ceiling}
-    if height >= 7:
-        shown[height // 2] = ceiling * (1 - (height // 2) / (height - 1))
+    if height >= 7 and height % 2:
+        shown[height // 2] = ceiling / 2
     text = unit(shown[y]) if y in shown else ""
     return f"{text[: AXIS_WIDTH - 1]:>{AXIS_WIDTH - 1}} "
 
@@ -136,7 +136,8 @@ def _row(
 
 
 def stacked(parts: Sequence[Series], width: int, height: int, unit: Callable[[float], str]) -> list[Line]:
-    """Columns of eighth blocks stacked bottom up; one value per cell, a cell shows the part that fills most of it."""
+    """Columns of eighth blocks stacked bottom up, one value per cell. A cell that two parts share has the lower one's block on
+    the upper one's ground: its role names both, `lower|upper`."""
     columns = max(0, width - AXIS_WIDTH)
     if height < 1 or columns < 1:
         return []
@@ -163,11 +164,26 @@ def _stack_column(grid: list[list[Span]], parts: Sequence[Series], x: int, heigh
         edges.append((total / ceiling * height, one.role))
     reach = edges[-1][0] if edges else 0.0
     for level in range(min(height, ceil(reach - 1e-9))):
-        filled = min(1.0, reach - level)
-        middle = level + filled / 2
-        role = next((name for edge, name in edges if middle <= edge + 1e-9), edges[-1][1])
-        glyph = _EIGHTHS[max(1, round(filled * 8))]
-        grid[height - 1 - level][x] = Span(glyph, role)
+        grid[height - 1 - level][x] = _stack_cell(edges, level)
+
+
+def _stack_cell(edges: Sequence[tuple[float, str]], level: int) -> Span:
+    """The cell between heights `level` and `level + 1` of a column whose parts end at `edges`."""
+    inside: list[tuple[float, str]] = []
+    low = float(level)
+    for edge, role in edges:
+        high = min(edge, level + 1.0)
+        if high > low:
+            inside.append((high - low, role))
+            low = high
+    filled = min(1.0, sum(share for share, _ in inside))
+    if filled < 1.0 - 1e-6:  # the top of the column: one part, the larger
+        return Span(_EIGHTHS[max(1, round(filled * 8))], max(inside)[1])
+    eighths = round(inside[0][0] * 8)
+    upper = max(inside[1:], default=(0.0, ""))[1]
+    if eighths >= 8 or not upper:
+        return Span("█", inside[0][1])
+    return Span("█", upper) if eighths == 0 else Span(_EIGHTHS[eighths], f"{inside[0][1]}|{upper}")
 
 
 def _merge(row: Sequence[Span]) -> list[Span]:

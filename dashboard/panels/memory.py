@@ -41,7 +41,7 @@ def _census(view: View, width: int, height: int) -> list[Line]:
         Series(history.bins(name, view.at, view.span, cells, plots.mean_of), name)
         for name in ("active", "reclaimable", "free")
     ]
-    legend = "█ active  █ reclaimable  █ free, bottom up"
+    legend = plots.legend(("█ active", "active"), ("█ reclaimable", "reclaimable"), ("█ free", "free"))
     return section("block census", stacked(parts, width, height - 1, compact), width, height, legend)
 
 
@@ -80,7 +80,7 @@ def _figures(view: View, width: int) -> list[Line]:
     # No source of NVML figures exists in this version: said, so that its absence is not read as zero.
     lines.append([
         Span(f" {'NVML':<13}", "dim"),
-        Span("not read by this version: device memory is the engine's own account. On its host: ", "dim"),
+        Span("not read by this version; on the target's host: ", "dim"),
         Span("nvidia-smi --query-gpu=memory.used,clocks.sm,temperature.gpu --format=csv", "command"),
     ])  # fmt: skip
     return lines

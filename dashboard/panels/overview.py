@@ -1,5 +1,6 @@
 """The first page: latency, load, pool, and the diagnosis. At 80x24 the verdict and its five facts are on screen."""
 
+from dashboard.draw.chart import AXIS_WIDTH
 from dashboard.draw.spans import Line, Span, beside, clip, split_width
 from dashboard.model.view import View
 from dashboard.panels import plots
@@ -76,3 +77,13 @@ def _large(view: View, width: int, height: int) -> list[Line]:
 
 def _num_verdicts(view: View) -> int:
     return len(view.target.summary.verdicts) if view.target.summary is not None else 0
+
+
+def moment_at(view: View, x: int, y: int, width: int) -> float | None:
+    """The moment that a click on one of the upper plots means; None beside them."""
+    left, right = split_width(width, (1, 1))
+    column, size = (x, left) if x < left else (x - left - 1, right)
+    inside = column - AXIS_WIDTH
+    if not 1 <= y <= 5 or not 0 <= inside < size - AXIS_WIDTH:
+        return None
+    return view.start + view.span * (inside + 1) / (size - AXIS_WIDTH)

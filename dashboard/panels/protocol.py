@@ -107,7 +107,7 @@ def _expanded(rows: list[Item], lines: list[tuple[str, int | None]], selected: i
             text = "".join(span.text for span in head)
             found.append([Span(f"{text:<{width}}"[:width], "selected")])
             for detail, role in rows[place].details:
-                found += wrap(f"     {detail}", width - 1, 3, role, indent="       ")
+                found += wrap(detail, width - 1, 3, role, lead="     ", indent="       ")
             if rows[place].command:
                 found.append([Span(f"     $ {rows[place].command}", "command", "copy_command")])
         else:

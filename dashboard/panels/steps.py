@@ -51,6 +51,13 @@ def visible(records: Sequence[StepRecord], step_id: int | None, columns: int) ->
     return records[start : start + columns]
 
 
+def step_at(view: View, x: int, width: int) -> int | None:
+    """The step whose column is at `x`."""
+    shown = visible(view.steps(), view.step_id, step_columns(width))
+    place = x - (width - len(shown))
+    return shown[place].step_id if 0 <= place < len(shown) else None
+
+
 def selected_step(view: View, shown: Sequence[StepRecord]) -> StepRecord:
     return next((record for record in shown if record.step_id == view.step_id), shown[-1])
 

@@ -33,7 +33,7 @@ def _body(view: View, phase: Phase) -> list[tuple[str, str]]:
     target, refusal = view.target, view.target.refusal
     waited = "" if target.first_try is None else f"for {age(view.now - target.first_try)}"
     if target.is_file:
-        return [("reading the recording", "")]
+        return [("reading the recording" if refusal is None else refusal.text, "")]
     if phase is Phase.CONNECTING or refusal is None:
         return [(f"asking for {target.name}/metrics {waited}".rstrip(), "")]
     if phase is Phase.UNREACHABLE:

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from rich.segment import Segment
+from textual.events import Click
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -19,6 +21,13 @@ class LineView(Widget):
     DEFAULT_CSS = """
     LineView { width: 1fr; height: 1fr; }
     """
+
+    class Pointed(Message):
+        """A click on cell (x, y) that is no link."""
+
+        def __init__(self, view: "LineView", x: int, y: int) -> None:
+            super().__init__()
+            self.view, self.x, self.y = view, x, y
 
     def __init__(self, draw: Draw, name: str) -> None:
         super().__init__(id=name)
@@ -52,6 +61,11 @@ class LineView(Widget):
     def render_line(self, y: int) -> Strip:
         strip = self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
         return strip.apply_style(self.rich_style)
+
+    def on_click(self, event: Click) -> None:
+        """Links act by themselves; everything else is the application's to read."""
+        if "@click" not in event.style.meta:
+            self.post_message(self.Pointed(self, event.x, event.y))
 
     def on_resize(self) -> None:
         self._lines = []
