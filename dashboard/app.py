@@ -189,6 +189,7 @@ class DashboardApp(App[None]):
     def action_zoom(self, by: int) -> None:
         view = self.session.view
         place = min(range(len(SPANS)), key=lambda i: abs(SPANS[i] - view.span)) + by
+        view.zoomed = True
         view.span = SPANS[max(0, min(len(SPANS) - 1, place))]
         self.redraw()
 

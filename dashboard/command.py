@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -120,6 +121,8 @@ def _policy(path: Path) -> Policy:
 def check(targets: tuple[str, ...], record: Path | None, baseline: str, *, readonly: bool) -> None:
     """Raises SourceError for what could only fail later, on a screen that hides it."""
     for target in targets:
+        if is_url(target) and not valid_url(target):
+            raise SourceError(f"{target!r} is not a target: write http://HOST:PORT")
         if not is_url(target) and not Path(target).is_file():
             hint = "; a live target is written http://HOST:PORT" if ":" in target else ""
             raise SourceError(f"{target}: is neither a URL nor a file{hint}")
@@ -132,6 +135,14 @@ def check(targets: tuple[str, ...], record: Path | None, baseline: str, *, reado
             raise SourceError("--record writes a file, and --readonly forbids it; give one of them")
         if len(targets) != 1 or not is_url(targets[0]):
             raise SourceError("--record takes one live target; start a dashboard per target to record several")
+
+
+def valid_url(target: str) -> bool:
+    try:
+        parts = urlsplit(target)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
 
 
 def _terminal_size() -> tuple[int, int]:

@@ -1,25 +1,19 @@
 """Where updates come from: one thread a target, live or from a file. They post immutable messages and touch nothing else."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dashboard.model.digest import Digest, Update
-from dashboard.model.requests import Requests, parse_requests
+from dashboard.model.requests import Requests
 from dashboard.model.spool import Spool
 from dashboard.model.target import Refusal
 from diagnose.dialects.registry import recognise
-from diagnose.errors import DiagnoseError, ErrorAnswer, NotMetrics, SourceError, TargetError
+from diagnose.errors import DiagnoseError, SourceError, TargetError
 from diagnose.exposition import ExpositionError, ExpositionParser
-from diagnose.sources.clock import SystemClock
 from diagnose.sources.files import FileEvidence, read_files
 from probes.recording import Entry, RecordingWriter
 from probes.wire import decode_steps
-
-MAX_BACKOFF_SECONDS = 10.0
-_START_AGAIN_AFTER = 3
-"""Unreadable answers in a row after which the target may have become another engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +43,6 @@ Body = Update | Refusal | Requests | Connecting | WriteProblem | Ended
 Post = Callable[[int, Body], None]
 
 
-def next_wait(interval: float, took: float, failures: int) -> float:
-    """Seconds to sleep after a scrape: to the next tick of the interval, doubled per failure, never under a third of it.
-
-    A scrape that took longer than an interval is not made up for by a burst.
-    """
-    period = min(max(interval, MAX_BACKOFF_SECONDS), interval * 2.0 ** min(failures, 8))
-    return max(period / 3, period - took % period if took > period else period - took)
-
-
 @dataclass(slots=True)
 class Keeper:
     """Writes a feed's raw answers to the spool and to the recording that was asked for; says once when that fails."""
@@ -82,79 +67,20 @@ class Keeper:
 class LiveFeed(threading.Thread):
     """Scrapes one target: one request at a time, one per interval, backing off while it fails."""
 
-    def __init__(self, number: int, url: str, interval: float, keeper: Keeper, timeout_seconds: float = 5.0) -> None:
+    def __init__(self, number: int, url: str, interval: float, keeper: Keeper) -> None:
         super().__init__(name=f"feed-{number}", daemon=True)
-        # Not at the top: the HTTP client is a tenth of a second that files and `--help` need not pay.
-        from diagnose.sources.http import Endpoint
-        from diagnose.sources.live import Scraper
-
-        self._number, self._interval, self._keeper, self._post = number, interval, keeper, keeper.post
-        self._endpoint = Endpoint(url, timeout_seconds)
-        self._scraper = Scraper(self._endpoint, SystemClock())
-        self._digest: Digest | None = None
-        self._stopping = threading.Event()
+        self.number, self.url, self.interval, self.keeper = number, url, interval, keeper
+        self.stopping = threading.Event()
         self.wants_requests = False
         """Whether the request list is looked at: it costs the target an answer."""
 
-    @property
-    def url(self) -> str:
-        return self._endpoint.url
-
     def stop(self) -> None:
-        self._stopping.set()
+        self.stopping.set()
 
     def run(self) -> None:
-        failures = unreadable = 0
-        while not self._stopping.is_set():
-            started = time.monotonic()
-            if self._digest is None:
-                failed = not self._first()
-            else:
-                failed, readable = self._next(self._digest)
-                unreadable = 0 if readable else unreadable + 1
-                if unreadable >= _START_AGAIN_AFTER:
-                    self._digest, unreadable = None, 0
-            failures = failures + 1 if failed else 0
-            self._stopping.wait(next_wait(self._interval, time.monotonic() - started, failures))
+        from dashboard.poll import Poll  # brings the HTTP client: in this thread, while the first page is painted
 
-    def _first(self) -> bool:
-        self._post(self._number, Connecting(time.time()))
-        try:
-            reading = self._scraper.start()
-        except TargetError as error:
-            answered = isinstance(error, ErrorAnswer | NotMetrics)
-            self._post(self._number, Refusal(time.time(), str(error), answered))
-            return False
-        assert self._scraper.dialect is not None
-        assert reading.page is not None
-        self._digest = Digest(self._scraper.dialect)
-        self._post(self._number, Connecting(time.time(), self._scraper.dialect.name))
-        self._keeper.keep(reading.entries)
-        self._post(self._number, self._digest.scraped(reading.entries[0].unix, reading.page, None, ()))
-        return True
-
-    def _next(self, digest: Digest) -> tuple[bool, bool]:
-        """Whether the scrape failed, and whether its answer was of the target's kind."""
-        reading = self._scraper.read()
-        self._keeper.keep(reading.entries)
-        if reading.page is None:
-            problem = reading.problem
-            assert problem is not None
-            self._post(self._number, digest.failed(problem.unix, problem.body))
-            return True, problem.event != "bad_answer"
-        header, records = (None, []) if reading.steps is None else (reading.steps.header, reading.steps.records)
-        self._post(self._number, digest.scraped(reading.entries[0].unix, reading.page, header, records))
-        if self.wants_requests:
-            self._post(self._number, self._requests(digest))
-        return False, True
-
-    def _requests(self, digest: Digest) -> Requests:
-        if digest.dialect.debug_steps_path is None:
-            return Requests(time.time(), problem=f"a {digest.dialect.name} engine lists no requests over HTTP")
-        try:
-            return parse_requests(time.time(), self._endpoint.get("/debug/requests?limit=500"))
-        except TargetError as error:
-            return Requests(time.time(), problem=str(error))
+        Poll(self).run()
 
 
 class FileFeed(threading.Thread):

@@ -4,16 +4,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dashboard.feed import read_evidence
 from dashboard.model.spool import Spool
-from dashboard.model.verdicts import Summary, summarise
-from diagnose.diagnosis import Diagnosis
+from dashboard.model.summary import Summary
 from diagnose.errors import DiagnoseError
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.slo import Objective
 from probes.recording import Entry
+
+if TYPE_CHECKING:
+    from diagnose.diagnosis import Diagnosis
 
 MAX_TRAILING_PAGES = 12
 """Counters need the first and the last page; a dozen samples of each gauge show its peaks. Marked windows use every page."""
@@ -68,7 +71,7 @@ def window_entries(entries: Sequence[Entry], *, most_pages: int | None = None) -
     ]
 
 
-def make_diagnosis(job: Job, rules: Rules, baseline_entries: Sequence[Entry] | None = None) -> Diagnosis:
+def make_diagnosis(job: Job, rules: Rules, baseline_entries: Sequence[Entry] | None = None) -> "Diagnosis":
     """Raises DiagnoseError when the window holds too little."""
     from diagnose.commands.diagnose import judge  # loads every rule: after the first paint
 
@@ -124,6 +127,8 @@ class Judge(threading.Thread):
         summary, problem = None, ""
         try:
             diagnosis = make_diagnosis(job, self._rules, self.baseline_entries(job))
+            from dashboard.model.verdicts import summarise
+
             summary = summarise(diagnosis, time.time(), job.start, job.end, trailing=job.trailing)
         except DiagnoseError as error:
             problem = str(error)

@@ -73,12 +73,11 @@ class Session:
                 else FileFeed(number, source, keeper)
             )
             self._feeds.append(feed)
-            name = feed.url if isinstance(feed, LiveFeed) else source
             history = History(points if is_url(source) else _ALL_POINTS)
-            target = Target(name, options.interval, history, is_file=not is_url(source))
+            target = Target(source, options.interval, history, is_file=not is_url(source))
             target.baseline_file = options.baseline
             targets.append(target)
-        self.view = View(targets, now, span=options.span, readonly=options.readonly)
+        self.view = View(targets, now, longest_span=options.span, readonly=options.readonly)
         if len(targets) > 1:
             self.view.page = Page.FLEET
         self._judge = Judge(options.rules, self._inbox.put)
@@ -123,6 +122,7 @@ class Session:
         for number, feed in enumerate(self._feeds):
             if isinstance(feed, LiveFeed):
                 feed.wants_requests = number == shown
+        self._fit_span(target)
         self._load_old_steps()
         self._ask_for_due(now)
 
@@ -172,15 +172,15 @@ class Session:
                 target.address = body.address or target.address
             case Ended():
                 self.loaded[number] = True
-                self._fit_span(target)
                 if body.problem:
                     target.refusal = Refusal(self.view.now, body.problem, answered=True)
 
     def _fit_span(self, target: Target) -> None:
-        """The shortest span that shows all of a recording."""
+        """The shortest span that shows all there is: of a live target as long as one wants to look back."""
         first, last = target.history.first, target.history.last
-        if target is self.view.target and first is not None and last is not None:
-            self.view.span = next((span for span in SPANS if span >= last - first), SPANS[-1])
+        if target is self.view.target and first is not None and last is not None and not self.view.zoomed:
+            most = SPANS[-1] if target.is_file else self.view.longest_span
+            self.view.span = next((span for span in SPANS if span >= min(most, last - first)), most)
 
     def _take_judged(self, judged: Judged) -> None:
         number = judged.job.target
@@ -299,8 +299,6 @@ class Session:
         self.view.current = number
         self.view.playhead.follow()
         self.view.step_id, self.view.old_steps = None, ()
-        if self.view.target.is_file:
-            self._fit_span(self.view.target)
 
     def rows(self) -> int:
         """How many rows the page's table has."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dashboard.draw.spans import Line, Span, fit, narrow
-from diagnose.report.outline import PartRow
+from dashboard.model.summary import PartView
 from diagnose.units import percent, seconds
 
 Part = tuple[float, str, str]
@@ -43,7 +43,7 @@ _PART_ROLES = {
 }
 
 
-def waterfall(parts: Sequence[PartRow], total: float, width: int, height: int) -> list[Line]:
+def waterfall(parts: Sequence[PartView], total: float, width: int, height: int) -> list[Line]:
     """One row a part, each starting where the one before ended: the parts add up to the gap. Largest parts survive a small
     height, in their order."""
     room = max(0, width - 40)

@@ -9,7 +9,7 @@ from dashboard.model.history import History
 from dashboard.model.levels import Levels
 from dashboard.model.request_times import RequestTimes
 from dashboard.model.requests import Requests
-from dashboard.model.verdicts import Summary
+from dashboard.model.summary import Summary
 from probes.records import StepRecord
 
 RECENT_STEPS = 3000

@@ -1,17 +1,14 @@
-"""A diagnosis as the dashboard shows it: the answer, five facts, the account, the protocol, the next command. Plain data."""
+"""From a diagnosis to its summary. Loads every rule: not before the first paint."""
 
-from dataclasses import dataclass
-
+from dashboard.model.summary import NUM_FACTS, AccountView, DecisionStep, PartView, ProtocolRow, Summary, VerdictRow
 from diagnose.case import Case
 from diagnose.decision import Finding
 from diagnose.diagnosis import Diagnosis
-from diagnose.errors import ExitCode
 from diagnose.hypotheses.pool import bucket_text, occupancy
-from diagnose.report.outline import PartRow, accounts, headline, latency_text, part_rows, symptom_rows, warnings
+from diagnose.report.outline import accounts, headline, latency_text, part_rows, symptom_rows, warnings
 from diagnose.units import percent, printable
 from diagnose.verdict import Stance, Verdict
 
-NUM_FACTS = 5
 _MARKS = {
     Verdict.CONFIRMED: "!!",
     Verdict.SUPPORTED: "!",
@@ -20,88 +17,6 @@ _MARKS = {
     Verdict.NOT_APPLICABLE: "-",
 }
 _SIGNS = {Stance.FOR: "+", Stance.AGAINST: "-", Stance.CONTEXT: "."}
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictRow:
-    name: str
-    verdict: str
-    mark: str
-    """One or two characters, so that the list reads without colours."""
-    text: str
-    """Its first piece of evidence, or what it lacks."""
-    evidence: tuple[str, ...]
-    missing: tuple[tuple[str, str], ...]
-    """Measurement that would decide, and its command."""
-    benign: bool
-    primary: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ProtocolRow:
-    name: str
-    done: bool
-    found: str
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionStep:
-    text: str
-    command: str
-
-    @property
-    def changes_target(self) -> bool:
-        """Whether its command does something to the target other than read."""
-        return " -X POST" in self.command or " -X DELETE" in self.command
-
-
-@dataclass(frozen=True, slots=True)
-class AccountView:
-    name: str
-    total_seconds: float
-    basis: str
-    parts: tuple[PartRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Of one diagnosis of one window."""
-
-    made_unix: float
-    start: float
-    end: float
-    trailing: bool
-    """Of the latest seconds; otherwise of the window that a person marked."""
-    headline: str
-    exit_code: int
-    primary: str
-    idle: bool
-    facts: tuple[str, ...]
-    verdicts: tuple[VerdictRow, ...]
-    decision: str
-    decision_text: str
-    steps: tuple[DecisionStep, ...]
-    trade: str
-    accounts: tuple[AccountView, ...]
-    protocol: tuple[ProtocolRow, ...]
-    warnings: tuple[str, ...]
-    symptoms: tuple[tuple[str, str, str], ...]
-    has_baseline: bool
-
-    @property
-    def next_command(self) -> str:
-        """The first command that the decision, or else the protocol, asks for."""
-        for step in self.steps:
-            if step.command:
-                return step.command
-        return next((row.command for row in self.protocol if not row.done), "")
-
-    @property
-    def severity(self) -> int:
-        """0 nothing wrong .. 3 hard failure: for ordering targets."""
-        order = {ExitCode.NOTHING_WRONG: 0, ExitCode.INSUFFICIENT: 1, ExitCode.CAUSE_SUPPORTED: 2}
-        return order.get(ExitCode(self.exit_code), 3) if not self.idle else 0
 
 
 def summarise(diagnosis: Diagnosis, made_unix: float, start: float, end: float, *, trailing: bool) -> Summary:
@@ -122,7 +37,12 @@ def summarise(diagnosis: Diagnosis, made_unix: float, start: float, end: float, 
         steps=tuple(DecisionStep(printable(step.text), printable(step.command)) for step in decision.steps),
         trade=printable(decision.trade),
         accounts=tuple(
-            AccountView(name, account.total_seconds, account.basis, tuple(part_rows(account)))
+            AccountView(
+                name,
+                account.total_seconds,
+                account.basis,
+                tuple(PartView(row.label, row.seconds, row.share) for row in part_rows(account)),
+            )
             for name, account in accounts(diagnosis)
         ),
         protocol=tuple(

@@ -100,7 +100,11 @@ class View:
     current: int = 0
     page: Page = Page.OVERVIEW
     playhead: Playhead = field(default_factory=Playhead)
-    span: float = 300.0
+    span: float = SPANS[0]
+    longest_span: float = 300.0
+    """How far the span grows by itself while a session is young."""
+    zoomed: bool = False
+    """A person chose the span: it does not grow any more."""
     readonly: bool = False
     search: str = ""
     tables: dict[Page, Table] = field(default_factory=lambda: {page: Table() for page in Page})

@@ -3,8 +3,8 @@
 from dashboard.draw.bars import waterfall
 from dashboard.draw.figures import age, clock
 from dashboard.draw.spans import Line, Span, clip, section, wrap
+from dashboard.model.summary import NUM_FACTS, Summary, VerdictRow
 from dashboard.model.target import Mark, Target
-from dashboard.model.verdicts import NUM_FACTS, Summary, VerdictRow
 from dashboard.model.view import View
 from diagnose.units import seconds
 

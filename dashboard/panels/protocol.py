@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dashboard.draw.spans import Line, Span, clip, section, wrap
-from dashboard.model.verdicts import Summary
+from dashboard.model.summary import Summary
 from dashboard.model.view import View
 from dashboard.panels.diagnosis import VERDICT_ROLES, diagnosis_note, verdict_line
 

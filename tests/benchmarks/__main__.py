@@ -12,6 +12,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 # name -> (module and options, option that takes a JSON file)
 BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "toolkit_speed": (["tests.benchmarks.toolkit_speed"], "--json"),
+    "dashboard_cost": (["tests.benchmarks.dashboard_cost"], "--json"),
     "policy_speed": (["tests.benchmarks.policy_speed"], None),
     "engine_vs_transformers": (["tests.benchmarks.engine_vs_transformers"], "--json"),
     "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
