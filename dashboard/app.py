@@ -114,7 +114,7 @@ class DashboardApp(App[None]):
         self.set_interval(REDRAW_SECONDS, self.tick)
 
     def on_unmount(self) -> None:
-        self.session.stop()
+        self.session.close()
 
     def tick(self) -> None:
         self.session.tick()

@@ -64,6 +64,12 @@ class Keeper:
                 return
 
 
+    def close(self) -> None:
+        if self.recording is not None:
+            self.recording.__exit__(None, None, None)
+            self.recording = None
+
+
 class LiveFeed(threading.Thread):
     """Scrapes one target: one request at a time, one per interval, backing off while it fails."""
 
@@ -88,7 +94,7 @@ class FileFeed(threading.Thread):
 
     def __init__(self, number: int, path: str, keeper: Keeper) -> None:
         super().__init__(name=f"file-{number}", daemon=True)
-        self._number, self._path, self._keeper, self._post = number, path, keeper, keeper.post
+        self._number, self._path, self.keeper, self._post = number, path, keeper, keeper.post
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -98,7 +104,7 @@ class FileFeed(threading.Thread):
         try:
             evidence = read_evidence(self._path)
             self._post(self._number, Connecting(evidence.entries[0].unix, address=evidence.name))
-            self._keeper.keep(evidence.entries)
+            self.keeper.keep(evidence.entries)
             for update in updates(self._path, evidence.entries):
                 if self._stopping.is_set():
                     return

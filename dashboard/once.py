@@ -22,7 +22,7 @@ def print_once(session: Session, size: tuple[int, int], window: float) -> int:
     try:
         code = _watch(session, window)
     finally:
-        session.stop()
+        session.close()
     for line in draw_frame(session.view, *size):
         click.echo(plain(line).rstrip())
     return code

@@ -31,6 +31,7 @@ _SETTLE_SECONDS = 0.4
 _ALL_POINTS = 100_000
 _MIN_POINTS = 900
 _SHARED_POINTS = 30_000
+_CLOSE_SECONDS = 1.0
 _STEPS_SECONDS = 10.0
 """How much of the step timeline is read back around a moment in the past."""
 _DRAIN_SECONDS = 0.05
@@ -105,10 +106,17 @@ class Session:
         self._judge.stop()
 
     def close(self) -> None:
-        """After `stop`: waits for the threads as long as they may take to notice, then frees what they wrote to."""
+        """Ends the threads and closes what they write to. A request that hangs is not waited for: its thread ends with us."""
+        self.stop()
+        deadline = time.monotonic() + _CLOSE_SECONDS
         for thread in (*self._feeds, self._judge):
             if thread.is_alive():
-                thread.join(timeout=1.0)
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if not self._judge.is_alive():
+            for feed, spool in zip(self._feeds, self._spools, strict=True):
+                if not feed.is_alive():
+                    feed.keeper.close()
+                    spool.close()
 
     def tick(self, now: float | None = None) -> None:
         """Takes in what arrived, moves the playhead, asks for diagnoses that are due."""

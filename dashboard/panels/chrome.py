@@ -32,7 +32,7 @@ def tab_bar(view: View, width: int) -> Line:
 def _time(view: View, room: int) -> Line:
     head, at = view.playhead, clock(view.at)
     if head.follows:
-        state, role = ("end" if view.target.is_file else "live"), "good"
+        state, role = ("end" if view.target.is_file else "now"), "good"
     elif head.playing:
         state, role = f"> {head.speed:g}x", "warn"
     else:
@@ -92,7 +92,8 @@ def problem_lines(view: View) -> list[str]:
     if phase is Phase.LOST:
         gone = target.lost_for(view.at)
         since = f"lost for {age(gone)}" if gone is not None else "lost"
-        return [f"{since}: {target.problem or 'it does not answer'}. What is shown is older; it is tried again."]
+        why = target.problem.removeprefix(f"{target.name}/metrics: ") or "it does not answer"
+        return [f"{since}: {why}; what is shown is older, and it is tried again"]
     if phase is Phase.STALE:
         return ["stale: an answer is overdue; what is shown is older"]
     return []
