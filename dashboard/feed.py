@@ -63,7 +63,6 @@ class Keeper:
                 self.recording = None
                 return
 
-
     def close(self) -> None:
         if self.recording is not None:
             self.recording.__exit__(None, None, None)

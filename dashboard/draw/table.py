@@ -20,6 +20,8 @@ class Column(Generic[Row]):
     """What it sorts by."""
     right: bool = True
     role: Callable[[Row], str] = lambda _: ""
+    keep_end: bool = False
+    """What does not fit is cut off at its beginning: ends of addresses and paths tell more."""
 
 
 def ordered(rows: Sequence[Row], columns: Sequence[Column[Row]], table: Table, search: str) -> list[Row]:
@@ -77,8 +79,9 @@ def _row(row: Row, columns: Sequence[Column[Row]], widths: Sequence[int], place:
     for column, width in zip(columns, widths, strict=True):
         if width:
             text = narrow(column.text(row))
-            cell = fit([Span(text)], width)
-            shown = "".join(span.text for span in cell)
+            if column.keep_end and len(text) > width:
+                text = "…" + text[len(text) - width + 1 :]
+            shown = "".join(span.text for span in fit([Span(text)], width))
             if column.right:
                 shown = f"{shown.rstrip():>{width}}"
             line.append(Span(shown + " ", "selected" if selected else column.role(row), f"select({place})"))

@@ -41,7 +41,7 @@ def columns(view: View) -> list[Column[Target]]:
     return [
         Column("state", 13, lambda t: _state(view, t), lambda t: trouble(view, t), right=False,
                role=lambda t: PHASE_MARKS[t.phase(view.now)][1]),
-        Column("target", 0, lambda t: t.name, lambda t: t.name, right=False),
+        Column("target", 0, lambda t: t.name, lambda t: t.name, right=False, keep_end=True),
         Column("verdict", 24, _verdict, _verdict, right=False, role=_verdict_role),
         number("ITL p50", 8, "itl_p50"),
         number("ITL p99", 8, "itl_p99"),

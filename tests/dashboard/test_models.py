@@ -259,7 +259,12 @@ REQUEST = (
 class TestRequests:
     def test_time_is_booked_to_what_a_request_was_doing(self):
         times = RequestTimes()
-        for state, age, computed in (("waiting", 1.0, 0), ("waiting", 3.0, 0), ("running", 4.0, 5), ("running", 9.0, 10)):
+        for state, age, computed in (
+            ("waiting", 1.0, 0),
+            ("waiting", 3.0, 0),
+            ("running", 4.0, 5),
+            ("running", 9.0, 10),
+        ):
             answer = parse_requests(0.0, REQUEST % (state, age, computed))
             times.note(answer)
         assert times.text(answer.rows[0]) == "wait 2.00 s  prefill 1.00 s  decode 5.00 s  unseen 1.00 s"
