@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
-from dashboard.bundle import bundle_path, write_bundle
+from dashboard.bundle import bundle_path, self_contained, write_bundle
 from dashboard.draw.spans import Line
 from dashboard.judge import Job
 from dashboard.model.view import SPANS, Page
@@ -43,13 +43,13 @@ BINDINGS: list[Binding] = [
     _bind("greater_than_sign", "speed(1)", "faster", "Play at twice the speed"),
     _bind("plus,equals_sign", "zoom(-1)", "zoom in", "Plots span a shorter time"),
     _bind("minus", "zoom(1)", "zoom out", "Plots span a longer time"),
-    _bind("i", "mark('incident')", "incident", "Incident window: begins, then ends, at the moment shown", show=True),
-    _bind("b", "mark('baseline')", "base", "Baseline window: begins, then ends, at the moment shown", show=True),
-    _bind("x", "clear_marks", "clear", "Forget the marked windows; diagnose the latest seconds again"),
-    _bind("d", "diagnose", "diagnose", "Diagnose now: the marked windows, or the latest seconds", show=True),
-    _bind("c", "copy_command", "copy", "Copy the next command to the clipboard (OSC 52)", show=True),
+    _bind("i", "mark('incident')", "incident", "Incident window: first press begins, second ends", show=True),
+    _bind("b", "mark('baseline')", "base", "Baseline window: first press begins, second ends", show=True),
+    _bind("x", "clear_marks", "clear", "Forget the marked windows"),
+    _bind("d", "diagnose", "diagnose", "Diagnose the marked windows, or the latest seconds", show=True),
+    _bind("c", "copy_command", "copy", "Copy the next or the selected command (OSC 52)", show=True),
     _bind("q", "quit", "quit", "Leave", show=True),
-    _bind("e", "export", "export", "Write an incident bundle: screenshot, recordings, diagnosis", show=True),
+    _bind("e", "export", "export", "Write an incident bundle", show=True),
     _bind("s", "save_screenshot", "screenshot", "Write an SVG picture of the screen"),
     _bind("up,k", "move(-1)", "up", "Row or step above"),
     _bind("down,j", "move(1)", "down", "Row or step below"),
@@ -68,7 +68,7 @@ BINDINGS: list[Binding] = [
     ),
     _bind("tab", "turn(1)", "next page", "Next page", priority=True),
     _bind("shift+tab", "turn(-1)", "previous page", "Previous page", priority=True),
-    _bind("t", "next_theme", "theme", "Next theme: dark, light, for every colour vision, without colours"),
+    _bind("t", "next_theme", "theme", "Next theme: dark, light, for all eyes, no colours"),
 ]
 _WRITES = ("export", "save_screenshot")
 
@@ -265,7 +265,7 @@ class DashboardApp(App[None]):
         name = f"stallscope-{time.strftime('%Y%m%d-%H%M%S', time.localtime(self.session.view.now))}.svg"
         try:
             self._bundle_dir.mkdir(parents=True, exist_ok=True)
-            (self._bundle_dir / name).write_text(self.export_screenshot(), encoding="utf-8")
+            (self._bundle_dir / name).write_text(self_contained(self.export_screenshot()), encoding="utf-8")
         except OSError as error:
             self.notify(f"{name}: cannot be written: {error.strerror or error}", severity="error", markup=False)
             return
@@ -276,7 +276,7 @@ class DashboardApp(App[None]):
         if job is None:
             self.notify("there is no window to export yet", severity="warning")
             return
-        self._export(job, self.export_screenshot())
+        self._export(job, self_contained(self.export_screenshot()))
 
     @work(thread=True, group="export")
     def _export(self, job: Job, picture: str) -> None:

@@ -1,5 +1,6 @@
 """Exports: what somebody else needs to see what was seen. A folder with the picture, the recordings and the diagnosis."""
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,14 @@ from diagnose.errors import DiagnoseError
 from probes.recording import Entry, RecordingWriter
 
 FORMS = {"json": "diagnosis.json", "markdown": "diagnosis.md", "html": "diagnosis.html"}
+
+
+_FONT_FACE = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
+
+
+def self_contained(picture: str) -> str:
+    """The screenshot without the web fonts that Rich links: a picture of an incident must not call anybody when it is opened."""
+    return _FONT_FACE.sub("", picture).replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
 
 
 def bundle_path(folder: Path, unix: float) -> Path:

@@ -55,10 +55,13 @@ def summarise(diagnosis: Diagnosis, made_unix: float, start: float, end: float, 
 
 
 def facts(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """The five that matter most: what speaks for the primary cause, then the symptom, then the pool and the queue."""
+    """The five that matter most: what speaks for the primary or first supported cause, then the symptom, then the pool and the queue."""
+    if diagnosis.idle:
+        return tuple(printable(text) for text in _load_facts(diagnosis.case))
     findings = {finding.name: finding for finding in diagnosis.findings}
     found: list[str] = []
-    named = findings.get(diagnosis.primary or "")
+    supported = (finding for finding in diagnosis.findings if finding.is_supported and not finding.benign)
+    named = findings.get(diagnosis.primary or "") or next(supported, None)
     if named is not None:
         ordered = sorted(named.judgement.evidence, key=lambda item: item.stance is Stance.CONTEXT)
         found += [f"{_SIGNS[item.stance]} {item.text}" for item in ordered]
@@ -75,15 +78,21 @@ def _symptom_facts(case: Case) -> list[str]:
     if case.baseline is not None:
         before = [latency_text(case.baseline, "inter_token_latency", q) for q in (0.5, 0.99)]
         found[0] += f"; baseline p50 {before[0]}, p99 {before[1]}"
+    found += _load_facts(case)
+    share = case.stall_share()
+    if share is not None:
+        found.append(f". stalls hold {percent(share)} of the streams' decode time")
+    return found
+
+
+def _load_facts(case: Case) -> list[str]:
+    found = []
     pool = occupancy(case.signals)
     if pool is not None:
         found.append(f". blocks: {bucket_text(pool)}")
     waiting, running = case.signals.peak("waiting"), case.signals.peak("running")
     if waiting is not None and running is not None:
         found.append(f". running peaked at {running:.0f}, waiting at {waiting:.0f}")
-    share = case.stall_share()
-    if share is not None:
-        found.append(f". stalls hold {percent(share)} of the streams' decode time")
     return found
 
 

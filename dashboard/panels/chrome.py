@@ -55,14 +55,14 @@ def status_line(view: View, width: int) -> Line:
 def _facts(view: View, target: Target) -> list[str]:
     history, at = target.history, view.at
     found = [narrow(text) for text in (target.info.get("model", ""), _engine(target)) if text]
+    if target.restarts:
+        found.insert(0, f"restarted {target.restarts}x")
     budget = history.at("budget", at)
     if budget is not None:
         found.append(f"budget {count(budget)}")
     start = target.levels[-1].gauges.get("start_time") if target.levels else None
     if start is not None and at > start:
         found.append(f"up {age(at - start)}")
-    if target.restarts:
-        found.append(f"restarted {target.restarts}x")
     return found
 
 

@@ -49,7 +49,7 @@ def _headline_role(summary: Summary) -> str:
 
 def _decision(view: View, summary: Summary, width: int, room: int) -> list[Line]:
     """Decision on one line or as many as there are; the command always keeps the last one."""
-    if room < 1:
+    if room < 1 or summary.idle:
         return []
     command = next_command(view)
     kept = room - 1 if command else room

@@ -21,11 +21,11 @@ def columns(view: View) -> list[Column[RequestRow]]:
 
     return [
         Column("request", 0, lambda r: r.request_id, lambda r: r.request_id, right=False),
-        Column("age", 8, lambda r: age(r.age_seconds), lambda r: r.age_seconds),
+        Column("age", 7, lambda r: age(r.age_seconds), lambda r: r.age_seconds),
         Column("state", 9, lambda r: r.state, lambda r: r.state, right=False, role=_state_role),
+        Column("where its time went", 34, spent, lambda r: times.waited(r), right=False),
         Column("progress", 10, _progress, lambda r: r.computed_tokens / max(1, r.prompt_tokens)),
         Column("passed over", 11, lambda r: count(r.deferred_steps), lambda r: r.deferred_steps, role=_deferred_role),
-        Column("where its time went", 36, spent, lambda r: times.waited(r), right=False),
         Column("waits for", 24, lambda r: r.reason, lambda r: r.reason, right=False),
         Column("blocks", 7, lambda r: count(r.blocks), lambda r: r.blocks),
         Column("preempted", 9, lambda r: count(r.preemptions), lambda r: r.preemptions),

@@ -35,8 +35,8 @@ class HelpScreen(ModalScreen[None]):
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; }
-    HelpScreen > VerticalScroll { width: 76; max-width: 96%; height: auto; max-height: 92%; background: $surface;
-        border: round $primary; padding: 0 1; }
+    HelpScreen > VerticalScroll { width: 78; max-width: 96%; height: auto; max-height: 92%; background: $surface;
+        border: round $primary; padding: 0 1; scrollbar-size-vertical: 1; }
     HelpScreen Static { width: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q", "dismiss", "Close")]

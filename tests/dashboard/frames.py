@@ -41,6 +41,7 @@ SITUATIONS: dict[str, Callable[[], View]] = {
     "idle": idle,
     "lost": lost,
     "interference": from_recording("interference.rec"),
+    "thrash": from_recording("thrash.rec"),
 }
 
 

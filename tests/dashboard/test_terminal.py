@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 class Tmux:
     def __init__(self, name: str, command: list[str]) -> None:
         self._name = name
-        environment = f"cd {shlex.quote(str(ROOT))} && PYTHONPATH=. TERM=xterm-256color exec {shlex.join(command)}"
+        setting = "unset COLUMNS LINES && PYTHONPATH=. TERM=xterm-256color"
+        environment = f"cd {shlex.quote(str(ROOT))} && {setting} exec {shlex.join(command)}"
         self("new-session", "-d", "-x", "100", "-y", "30", environment)
         self("set-option", "-g", "remain-on-exit", "on")
 
@@ -76,7 +77,7 @@ def test_a_server_that_dies_and_comes_back():
             tmux("send-keys", "2")
             tmux.until("step duration")
             tmux("send-keys", "5")
-            tmux.until("requests in flight", "decode")
+            tmux.until("requests in flight", "where its time went", "decode")
             tmux("send-keys", "1")
             os.kill(engine.pid, signal.SIGKILL)
             tmux.until("lost for", "last answer")
