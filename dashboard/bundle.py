@@ -39,7 +39,7 @@ def write_bundle(path: Path, job: Job, rules: Rules, picture: str) -> list[str]:
 
     path.mkdir(parents=True)
     (path / "screen.svg").write_text(picture, encoding="utf-8")
-    written = ["screen.svg", _write_recording(path / "incident.rec", job, job.spool.between(job.start, job.end))]
+    written = ["screen.svg", _write_recording(path / "incident.rec", job, job.entries())]
     baseline: list[Entry] | None = None
     if job.baseline is not None:
         written.append(_write_recording(path / "baseline.rec", job, job.spool.between(*job.baseline)))

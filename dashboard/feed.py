@@ -159,7 +159,7 @@ def updates(name: str, entries: Iterable[Entry]) -> Iterator[Update | Connecting
             digest = Digest(recognise(name, page))
             yield Connecting(entry.unix, digest.dialect.name)
         if page is None:
-            yield digest.failed(entry.unix, entry.body)
+            yield digest.failed(entry.unix, entry.body, unreachable=entry.event == "unreachable")
             continue
         header, records = None, []
         for steps in scrape.steps:

@@ -35,6 +35,13 @@ class Job:
     trailing: bool
     baseline: tuple[float, float] | None = None
     baseline_file: str = ""
+    gone: str = ""
+    """Why the target, which had answered, is gone at the window's end; empty while it is not."""
+
+    def entries(self) -> list[Entry]:
+        """All that was read in the incident window, and that the target is gone where it is."""
+        entries = self.spool.between(self.start, self.end)
+        return [*entries, Entry(self.end, "event", self.gone, "gone")] if self.gone else entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +83,15 @@ def make_diagnosis(job: Job, rules: Rules, baseline_entries: Sequence[Entry] | N
     from diagnose.commands.diagnose import judge  # loads every rule: after the first paint
 
     most = MAX_TRAILING_PAGES if job.trailing else None
-    incident = _observed(job, job.start, job.end, most)
+    incident = observe(job.name, window_entries(job.entries(), most_pages=most))
     baseline: Observation | None = None
     if job.baseline is not None:
-        baseline = _observed(job, *job.baseline, None)
+        baseline = observe(job.name, window_entries(job.spool.between(*job.baseline)))
     elif baseline_entries is not None:
         baseline = observe(job.baseline_file, baseline_entries)
     return judge(
         incident, baseline, rules.objectives, is_live=job.is_live, target=job.name, policy=rules.policy
     )  # fmt: skip
-
-
-def _observed(job: Job, start: float, end: float, most_pages: int | None) -> Observation:
-    return observe(job.name, window_entries(job.spool.between(start, end), most_pages=most_pages))
 
 
 class Judge(threading.Thread):

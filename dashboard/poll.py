@@ -74,7 +74,7 @@ class Poll:
         if reading.page is None:
             problem = reading.problem
             assert problem is not None
-            self._post(digest.failed(problem.unix, problem.body))
+            self._post(digest.failed(problem.unix, problem.body, unreachable=problem.event == "unreachable"))
             return True, problem.event != "bad_answer"
         header, records = (None, []) if reading.steps is None else (reading.steps.header, reading.steps.records)
         self._post(digest.scraped(reading.entries[0].unix, reading.page, header, records))

@@ -22,6 +22,8 @@ from probes.wire import decode_steps
 
 TRAILING_SECONDS = 30.0
 """Length of the window that is diagnosed when none is marked."""
+GONE_AFTER_FAILURES = 3
+"""Scrapes in a row that nothing answered, after which a target that had answered is called gone."""
 _MIN_TRAILING_SECONDS = 2.0
 _MIN_PAUSE_SECONDS = 5.0
 _PAUSE_PER_COST = 40.0
@@ -184,11 +186,16 @@ class Session:
                     target.refusal = Refusal(self.view.now, body.problem, answered=True)
 
     def _fit_span(self, target: Target) -> None:
-        """The shortest span that shows all there is: of a live target as long as one wants to look back."""
-        first, last = target.history.first, target.history.last
-        if target is self.view.target and first is not None and last is not None and not self.view.zoomed:
-            most = SPANS[-1] if target.is_file else self.view.longest_span
-            self.view.span = next((span for span in SPANS if span >= min(most, last - first)), most)
+        """Plots show all there is: exactly of a recording, of a live target as long as one wants to look back."""
+        first, last, view = target.history.first, target.history.last, self.view
+        if target is not view.target or first is None or last is None or view.zoomed:
+            return
+        if target.is_file:
+            view.span = max(SPANS[0], last - first)
+        else:
+            view.span = next(
+                (span for span in SPANS if span >= min(view.longest_span, last - first)), view.longest_span
+            )
 
     def _take_judged(self, judged: Judged) -> None:
         number = judged.job.target
@@ -244,7 +251,10 @@ class Session:
         follows = number != view.current or view.playhead.follows
         end = target.end(view.now) if follows else view.at
         whole = target.is_file and follows
-        start = first if whole else max(first, end - TRAILING_SECONDS)
+        # Of a target that is gone the last answers are judged, and that none followed.
+        gone = follows and target.failures >= GONE_AFTER_FAILURES
+        latest = (target.history.last_up(end) or end) if gone else end
+        start = first if whole else max(first, latest - TRAILING_SECONDS)
         if mark is not None and mark.end is not None:
             start, end = mark.start, mark.end
         if end - start < _MIN_TRAILING_SECONDS and not marked:
@@ -260,6 +270,7 @@ class Session:
             trailing=not marked and not whole,
             baseline=(base.start, base.end) if base is not None and base.end is not None else None,
             baseline_file=target.baseline_file,
+            gone=f"the target answered and is gone now: {target.problem}" if gone and not marked else "",
         )
 
     # What keys do.

@@ -29,6 +29,8 @@ class Update:
     """Wall time of a step's stamp = stamp + this."""
     restarted: bool = False
     problem: str = ""
+    unreachable: bool = False
+    """Whether the problem is that nothing answered at all."""
     missing: tuple[str, ...] = ()
     """Signals that the target does not give, in words."""
 
@@ -49,9 +51,9 @@ class Digest:
     def __post_init__(self) -> None:
         self._reader = LevelReader(self.dialect)
 
-    def failed(self, unix: float, problem: str) -> Update:
+    def failed(self, unix: float, problem: str, *, unreachable: bool) -> Update:
         """The target did not answer, or not with its metrics."""
-        return Update(Point(unix, {"up": 0.0}), problem=problem)
+        return Update(Point(unix, {"up": 0.0}), problem=problem, unreachable=unreachable)
 
     def scraped(
         self, unix: float, page: Exposition, header: StepsHeader | None, records: Sequence[StepRecord]

@@ -72,6 +72,8 @@ class Target:
     problem: str = ""
     refusal: Refusal | None = None
     first_try: float | None = None
+    failures: int = 0
+    """Scrapes in a row to which nothing answered."""
     restarts: int = 0
     incident: Mark | None = None
     baseline: Mark | None = None
@@ -90,10 +92,11 @@ class Target:
     def apply(self, update: Update) -> None:
         self.refusal = None
         if update.point.values.get("up") == 1.0:
-            self.problem = ""
+            self.problem, self.failures = "", 0
             self.missing = update.missing
         else:
             self.problem = update.problem
+            self.failures = self.failures + 1 if update.unreachable else 0
         self.history.append(update.point)
         if update.restarted:
             self.restarts += 1

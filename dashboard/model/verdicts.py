@@ -55,7 +55,7 @@ def summarise(diagnosis: Diagnosis, made_unix: float, start: float, end: float, 
 
 
 def facts(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """The five that matter most: what speaks for the primary or first supported cause, then the symptom, then the pool and the queue."""
+    """The five that matter most: what speaks for the primary or first supported cause, then the symptom, the pool, the queue."""
     if diagnosis.idle:
         return tuple(printable(text) for text in _load_facts(diagnosis.case))
     findings = {finding.name: finding for finding in diagnosis.findings}

@@ -12,6 +12,7 @@ from diagnose.units import percent, seconds
 from probes.records import StepRecord
 
 _LATEST_STEPS = 200
+_LOWER_LINES = 14
 _PARTS: tuple[tuple[str, str, Callable[[StepRecord], int]], ...] = (
     ("forward", "decode", lambda r: r.forward_ns),
     ("sample", "sampling", lambda r: r.sample_ns),
@@ -26,7 +27,7 @@ _PARTS: tuple[tuple[str, str, Callable[[StepRecord], int]], ...] = (
 def draw(view: View, width: int, height: int) -> list[Line]:
     notices: list[Line] = [clip([Span(f" {text}", "bad_strong")], width) for text in problem_lines(view)]
     room = height - len(notices)
-    charts = max(5, room // 3)
+    charts = max(5, room // 3, room - _LOWER_LINES)
     columns = split_width(width, (1, 1))
     upper = beside(
         [

@@ -25,7 +25,7 @@ def live() -> View:
 
 
 def idle() -> View:
-    return make_view(engine_entries(40, idle_from=20), later=0.4)
+    return make_view(engine_entries(40, idle_from=20), judged_seconds=15)
 
 
 def lost() -> View:

@@ -141,7 +141,7 @@ class TestDigest:
         assert update.point.values["decode_rate"] == emitted
 
     def test_failures_are_points_without_values(self):
-        update = Digest(STALLSCOPE).failed(5.0, "connection refused")
+        update = Digest(STALLSCOPE).failed(5.0, "connection refused", unreachable=True)
         assert update.point.values == {"up": 0.0}
         assert update.problem == "connection refused"
 

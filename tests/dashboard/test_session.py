@@ -83,11 +83,11 @@ class TestLive:
             shown = session.view.target
             until(session, lambda: len(shown.history) > 3)
             target.stop()
-            until(session, lambda: shown.phase(time.time()) is Phase.LOST)
-            assert "refused" in shown.problem
+            until(session, lambda: shown.phase(time.time()) is Phase.LOST and "refused" in shown.problem)
             gone = shown.lost_for(time.time())
             assert gone is not None
             assert gone > 0
+            until(session, lambda: shown.summary is not None and shown.summary.primary == "hard_failure", 60)
             again = FakeTarget(fake.metrics, fake.steps, port=port).start()
             try:
                 until(session, lambda: shown.phase(time.time()) is not Phase.LOST)

@@ -48,9 +48,12 @@ def make_view(
     is_file: bool = False,
     failures: Iterable[tuple[float, str]] = (),
     later: float = 0.4,
-    judged: bool = True,
+    judged_seconds: float = 1e9,
 ) -> View:
-    """A view of one target that answered with `entries`, then failed at (seconds after, why); `later` seconds afterwards."""
+    """A view of one target that answered with `entries`, then failed at (seconds after, why); `later` seconds afterwards.
+
+    The diagnosis is of the `judged_seconds` before the last answer.
+    """
     target = Target(name, 1.0, History(10_000), is_file=is_file, address=URL)
     spool = Spool()
     for entry in entries:
@@ -68,9 +71,8 @@ def make_view(
     assert end is not None and target.history.first is not None
     view = View([target], end + later)
     view.span = next(span for span in SPANS if span >= end - target.history.first)
-    if judged:
-        job = Job(0, URL, not is_file, spool, target.history.first, last, trailing=False)
-        target.summary = summarise(make_diagnosis(job, Rules()), last, job.start, job.end, trailing=not is_file)
+    job = Job(0, URL, not is_file, spool, max(target.history.first, last - judged_seconds), last, trailing=False)
+    target.summary = summarise(make_diagnosis(job, Rules()), last, job.start, job.end, trailing=not is_file)
     spool.close()
     return view
 
