@@ -114,11 +114,10 @@ class Session:
         for thread in (*self._feeds, self._judge):
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
-        if not self._judge.is_alive():
-            for feed, spool in zip(self._feeds, self._spools, strict=True):
-                if not feed.is_alive():
-                    feed.keeper.close()
-                    spool.close()
+        for feed, spool in zip(self._feeds, self._spools, strict=True):
+            spool.close()
+            if not feed.is_alive():
+                feed.keeper.close()
 
     def tick(self, now: float | None = None) -> None:
         """Takes in what arrived, moves the playhead, asks for diagnoses that are due."""

@@ -34,12 +34,15 @@ class Spool:
         self._max_bytes, self._segment_bytes = max_bytes, segment_bytes
         self._segments: deque[_Segment] = deque()
         self._lock = Lock()
+        self._closed = False
 
     def append(self, entry: Entry) -> None:
         """Raises OSError when the disk is full; what came before stays."""
         line = json.dumps([entry.unix, entry.kind, entry.body, entry.event]).encode()
         data = zlib.compress(line, 1)
         with self._lock:
+            if self._closed:
+                return  # a feed whose request hung notices late that the session is over
             if not self._segments or self._segments[-1].size + len(data) > self._segment_bytes:
                 file = tempfile.TemporaryFile(prefix="stallscope-spool-")  # noqa: SIM115 - lives as long as its segment
                 self._segments.append(_Segment(file))
@@ -75,7 +78,9 @@ class Spool:
         return Entry(unix, kind, body, event)
 
     def close(self) -> None:
+        """Frees the disk. What is appended later is dropped, what is read later is not there."""
         with self._lock:
+            self._closed = True
             for segment in self._segments:
                 segment.file.close()
             self._segments.clear()

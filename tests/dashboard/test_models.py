@@ -62,8 +62,8 @@ class TestHistory:
         history = history_of(*((float(i), float(i % 7)) for i in range(100)))
         width = 60.0 / count
         edge = (end // width) * width
-        first = history.bins("running", edge + width * 0.1, 60.0, count)
-        assert history.bins("running", edge + width * 0.8, 60.0, count) == first
+        first, later = (history.bins("running", edge + width * share, 60.0, count) for share in (0.1, 0.8))
+        assert first[:-1] == later[:-1], "only the bin that is being filled may change"
 
     @given(st.lists(st.floats(0, 100), max_size=50), st.floats(0, 120))
     def test_at_is_the_newest_not_after(self, times: list[float], unix: float):

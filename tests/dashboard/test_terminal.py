@@ -41,6 +41,14 @@ class Tmux:
     def screen(self) -> str:
         return self("capture-pane", "-p")
 
+    def exit_status(self, seconds: float = 30.0) -> str:
+        """Of the program, once it has ended."""
+        deadline = time.monotonic() + seconds
+        while (ended := self("list-panes", "-F", "#{pane_dead} #{pane_dead_status}").split())[0] != "1":
+            assert time.monotonic() < deadline, self.screen()
+            time.sleep(0.1)
+        return ended[1]
+
     def until(self, *words: str, seconds: float = 60.0) -> str:
         deadline = time.monotonic() + seconds
         while not all(word in (screen := self.screen()) for word in words):
@@ -87,4 +95,4 @@ def test_a_server_that_dies_and_comes_back():
             assert "lost" not in screen
             tmux.until("idle")
         tmux("send-keys", "q")
-        tmux.until("Pane is dead")
+        assert tmux.exit_status() == "0"
