@@ -20,14 +20,14 @@ from diagnose.commands.params import is_url
 from probes.recording import RecordingWriter
 from probes.wire import decode_steps
 
-TRAILING_SECONDS = 30.0
+TRAILING_SECONDS = 20.0
 """Length of the window that is diagnosed when none is marked."""
 GONE_AFTER_FAILURES = 3
 """Scrapes in a row that nothing answered, after which a target that had answered is called gone."""
 _MIN_TRAILING_SECONDS = 2.0
 _MIN_PAUSE_SECONDS = 5.0
-_PAUSE_PER_COST = 40.0
-"""A diagnosis that takes 0.1 s of CPU time is made again after 4 s at the earliest: it never costs more than 2.5 % of a core."""
+_PAUSE_PER_COST = 60.0
+"""A diagnosis that takes 0.2 s of CPU time is made again after 12 s: diagnoses never cost more than 1.7 % of a core."""
 _SETTLE_SECONDS = 0.4
 """A playhead that moves is not diagnosed before it rests this long."""
 _ALL_POINTS = 100_000

@@ -5,6 +5,7 @@ Drawn with integer dots into a byte per cell; the field's plotting libraries tak
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, floor, log10
 
 from dashboard.draw.spans import Line, Span
@@ -145,26 +146,34 @@ def stacked(parts: Sequence[Series], width: int, height: int, unit: Callable[[fl
         sum(one.values[x] or 0.0 for one in parts) for x in range(min([columns, *(len(p.values) for p in parts)]))
     ]
     ceiling = nice_ceiling(max([*totals, 0.0]))
-    grid = [[Span(" ")] * columns for _ in range(height)]
-    for x in range(len(totals)):
-        _stack_column(grid, parts, x, height, ceiling)
+    empty = (Span(" "),) * height
+    stacks = [_stack(_edges(parts, x, ceiling, height), height) for x in range(len(totals))]
+    stacks += [empty] * (columns - len(stacks))
     return [
-        [Span(_label(y, height, ceiling, unit), "axis"), *_merge(grid[y])]
+        [Span(_label(y, height, ceiling, unit), "axis"), *_merge([stack[height - 1 - y] for stack in stacks])]
         for y in range(height)
     ]  # fmt: skip
 
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
+Edges = tuple[tuple[float, str], ...]
+"""Where each part of a column ends, in cells from the ground, and its role."""
 
 
-def _stack_column(grid: list[list[Span]], parts: Sequence[Series], x: int, height: int, ceiling: float) -> None:
-    edges, total = [], 0.0
+def _edges(parts: Sequence[Series], x: int, ceiling: float, height: int) -> Edges:
+    found, total = [], 0.0
     for one in parts:
         total += one.values[x] or 0.0
-        edges.append((total / ceiling * height, one.role))
+        found.append((total / ceiling * height, one.role))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _stack(edges: Edges, height: int) -> tuple[Span, ...]:
+    """The cells of a column from the ground up. Remembered: from frame to frame nearly all columns are the same."""
     reach = edges[-1][0] if edges else 0.0
-    for level in range(min(height, ceil(reach - 1e-9))):
-        grid[height - 1 - level][x] = _stack_cell(edges, level)
+    filled = min(height, ceil(reach - 1e-9))
+    return tuple(_stack_cell(edges, level) if level < filled else Span(" ") for level in range(height))
 
 
 def _stack_cell(edges: Sequence[tuple[float, str]], level: int) -> Span:

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from math import floor, inf, isnan, nan
 from typing import NamedTuple
 
@@ -76,10 +76,8 @@ class History:
         column = self._columns[_INDEX[name]]
         return [(self._times[i], column[i]) for i in range(low, high) if not isnan(column[i])]
 
-    def bins(
-        self, name: str, end: float, span: float, count: int, combine: Callable[[Iterable[float]], float] = max
-    ) -> list[float | None]:
-        """The `span` seconds up to `end` cut into `count` bins, each with its points combined; None where nothing is known.
+    def bins(self, name: str, end: float, span: float, count: int, *, mean: bool = False) -> list[float | None]:
+        """The `span` seconds up to `end` in `count` bins: the largest value of each, or the mean; None where nothing is known.
 
         Edges lie on multiples of a bin's width, so that a plot moves by whole bins and does not flicker. A value holds for
         two and a half times the usual distance of points: a bin that none happened to fall into is not a gap.
@@ -88,20 +86,35 @@ class History:
             return []
         width = span / count
         start = floor(end / width) * width - width * (count - 1)
-        groups: list[list[float] | None] = [None] * count
-        times = [0.0] * count
-        for unix, value in self.between(name, start, end):
-            place = min(count - 1, int((unix - start) / width))
-            group = groups[place]
-            if group is None:
-                groups[place] = group = []
-            group.append(value)
-            times[place] = unix
+        values, numbers, times = [0.0] * count, [0] * count, [0.0] * count
+        column, points, last = self._columns[_INDEX[name]], self._times, count - 1
+        # One pass without a call per point: this runs for every plot of every frame.
+        for place in range(bisect_left(points, start), bisect_right(points, end)):
+            value = column[place]
+            if value != value:
+                continue  # NaN: not known
+            unix = points[place]
+            at = int((unix - start) / width)
+            if at > last:
+                at = last
+            if mean or not numbers[at]:
+                values[at] += value
+            elif value > values[at]:
+                values[at] = value
+            numbers[at] += 1
+            times[at] = unix
+        return self._held(values, numbers, times, start, width, mean=mean)
+
+    def _held(
+        self, values: list[float], numbers: list[int], times: list[float], start: float, width: float, *, mean: bool
+    ) -> list[float | None]:
+        """Bins without a point show the value before them for as long as it holds."""
         found: list[float | None] = []
-        hold, known, held = max(width, 2.5 * self.spacing), None, -inf
-        for place, group in enumerate(groups):
-            if group is not None:
-                known, held = combine(group), times[place]
+        hold, held = max(width, 2.5 * self.spacing), -inf
+        known: float | None = None
+        for place, number in enumerate(numbers):
+            if number:
+                known, held = values[place] / number if mean else values[place], times[place]
             found.append(known if start + place * width - held <= hold else None)
         return found
 

@@ -12,7 +12,7 @@ from dashboard.model.requests import Requests
 from dashboard.model.summary import Summary
 from probes.records import StepRecord
 
-RECENT_STEPS = 3000
+RECENT_STEPS = 600
 IDLE_AFTER_SECONDS = 10.0
 _KEPT_LEVELS = 2
 

@@ -49,7 +49,7 @@ def _shares(view: View, width: int, height: int) -> list[Line]:
     shown = [(name, history.at(f"{name}_share", view.at, within=30)) for name in ("schedule", "host", "gap")]
     note = "  ".join(f"{name} {percent(value)}" for name, value in shown if value is not None)
     return plots.lines(view, "share of time", columns, width, height, share, note=note or "not observed",
-                       combine=plots.mean_of)  # fmt: skip
+                       mean=True)  # fmt: skip
 
 
 def _lock(view: View, width: int, height: int) -> list[Line]:

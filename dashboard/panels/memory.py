@@ -38,7 +38,7 @@ def draw(view: View, width: int, height: int) -> list[Line]:
 def _census(view: View, width: int, height: int) -> list[Line]:
     history, cells = view.target.history, dot_columns(width) // 2
     parts = [
-        Series(history.bins(name, view.at, view.span, cells, plots.mean_of), name)
+        Series(history.bins(name, view.at, view.span, cells, mean=True), name)
         for name in ("active", "reclaimable", "free")
     ]
     legend = plots.legend(("█ active", "active"), ("█ reclaimable", "reclaimable"), ("█ free", "free"))
@@ -61,7 +61,7 @@ def _hits(view: View, width: int, height: int) -> list[Line]:
     note = "not observed" if value is None else share(value)
     columns = {"hit_ratio": "good"}
     return plots.lines(view, "prompt tokens found", columns, width, height, share, note=note, top=1.0,
-                       combine=plots.mean_of)  # fmt: skip
+                       mean=True)  # fmt: skip
 
 
 def _figures(view: View, width: int) -> list[Line]:

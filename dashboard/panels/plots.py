@@ -1,19 +1,12 @@
 """The plots that several pages show."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from dashboard.draw.chart import Band, Marker, Series, chart, dot_columns, stacked, time_axis
 from dashboard.draw.figures import compact
 from dashboard.draw.spans import Line, Span, section
 from dashboard.model.view import View
 from diagnose.units import seconds
-
-Combine = Callable[[Iterable[float]], float]
-
-
-def mean_of(values: Iterable[float]) -> float:
-    known = list(values)
-    return sum(known) / len(known)
 
 
 def markers(view: View) -> list[Marker]:
@@ -34,7 +27,7 @@ def lines(
     height: int,
     unit: Callable[[float], str],
     *,
-    combine: Combine = max,
+    mean: bool = False,
     note: str = "",
     band: Band | None = None,
     top: float | None = None,
@@ -44,7 +37,7 @@ def lines(
     inner = height - 1 - axis
     history = view.target.history
     series = [
-        Series(history.bins(name, view.at, view.span, dot_columns(width), combine), role)
+        Series(history.bins(name, view.at, view.span, dot_columns(width), mean=mean), role)
         for name, role in columns.items()
     ]
     body = chart(series, width, max(0, inner), unit, band=band, markers=markers(view), top=top)
@@ -89,7 +82,7 @@ def tokens(view: View, width: int, height: int) -> list[Line]:
     """Computed tokens per second by phase, stacked; cached ones cost nothing and are only named."""
     history, cells = view.target.history, dot_columns(width) // 2
     parts = [
-        Series(history.bins(f"{name}_rate", view.at, view.span, cells, mean_of), role) for name, role in TOKEN_PARTS
+        Series(history.bins(f"{name}_rate", view.at, view.span, cells, mean=True), role) for name, role in TOKEN_PARTS
     ]
     rates = [(name, history.at(f"{name}_rate", view.at, within=15)) for name, _ in (*TOKEN_PARTS, ("cached", ""))]
     note = "  ".join(f"{name} {compact(rate)}" for name, rate in rates if rate is not None)
