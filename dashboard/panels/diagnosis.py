@@ -41,6 +41,16 @@ def answer(view: View, width: int, height: int) -> list[Line]:
     return section(title, body, width, height, note)
 
 
+def answer_lines(view: View, width: int) -> int:
+    """How many lines `answer` takes to cut nothing off: two at most for each sentence."""
+    summary = view.target.summary
+    if summary is None:
+        return ANSWER_LINES
+    texts = [summary.headline, *summary.facts]
+    spare = sum(len(wrap(text, width - 2, 2, indent="   ")) for text in texts)
+    return 1 + spare + 2 + bool(next_command(view))
+
+
 def _headline_role(summary: Summary) -> str:
     if summary.idle:
         return "dim"

@@ -5,7 +5,7 @@ from dashboard.draw.spans import Line, Span, beside, clip, split_width
 from dashboard.model.view import View
 from dashboard.panels import plots
 from dashboard.panels.chrome import problem_lines
-from dashboard.panels.diagnosis import ANSWER_LINES, account, answer, marks_line, verdict_list
+from dashboard.panels.diagnosis import ANSWER_LINES, account, answer, answer_lines, marks_line, verdict_list
 from dashboard.panels.pool import pool_lines, pool_section
 
 
@@ -51,7 +51,7 @@ def _rates(view: View) -> str:
 
 def _large(view: View, width: int, height: int) -> list[Line]:
     """Four charts and the pool; below them the diagnosis with the account, beside the verdicts."""
-    below = min(height * 2 // 3, max(ANSWER_LINES + 4, _num_verdicts(view) + 1))
+    below = min(height * 2 // 3, max(ANSWER_LINES + 10, _num_verdicts(view) + 1))
     charts = max(5, (height - 3 - below) // 2)
     below = height - 3 - 2 * charts
     columns, lower = split_width(width, (1, 1)), split_width(width, (11, 9))
@@ -69,7 +69,8 @@ def _large(view: View, width: int, height: int) -> list[Line]:
         ],
         charts,
     )
-    accounted = max(0, min(8, below - ANSWER_LINES - 2))
+    accounted = min(8, below - answer_lines(view, lower[0]))
+    accounted = accounted if accounted >= 4 else 0
     left = answer(view, lower[0], below - accounted) + account(view, lower[0], accounted)
     lines = beside([(left, lower[0]), (verdict_list(view, lower[1], below), lower[1])], below)
     return [*upper, *load, *pool_section(view, width), *lines]
