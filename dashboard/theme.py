@@ -20,6 +20,7 @@ _DARK = {
     "active": "#ff9d6b", "reclaimable": "#6cb6ff", "free": "#5ecf8a", "reserved": "#b392f0",
     "host": "#b392f0", "lock": "#ff7b72", "gap": "#e8b44c", "offcpu": "#8a93a0", "other": "#8a93a0",
     "baseline": "bold #5ecf8a", "incident": "bold #ff7b72", "cursor": "bold #e6edf3",
+    "attention_mixed": "#f0a0c0",
     "gemm": "#6cb6ff", "attention_prefill": "#ff9d6b", "attention_decode": "#5ecf8a", "kv_write": "#f2cc60",
     "norm_rope_act": "#b392f0", "sampling": "#56d4dd", "comm": "#ff7b72", "copy": "#d2a8ff",
 }  # fmt: skip
@@ -35,6 +36,7 @@ _LIGHT = _DARK | {
     "active": "#bc4c00", "reclaimable": "#0969da", "free": "#1a7f37", "reserved": "#8250df",
     "host": "#8250df", "lock": "#cf222e", "gap": "#9a6700", "offcpu": "#57606a", "other": "#57606a",
     "baseline": "bold #1a7f37", "incident": "bold #cf222e", "cursor": "bold #0b1016",
+    "attention_mixed": "#bf3989",
     "gemm": "#0969da", "attention_prefill": "#bc4c00", "attention_decode": "#1a7f37", "kv_write": "#9a6700",
     "norm_rope_act": "#8250df", "sampling": "#1b7c83", "comm": "#cf222e", "copy": "#a475f9",
 }  # fmt: skip
@@ -48,6 +50,7 @@ _SAFE = _DARK | {
     "p99": _ORANGE, "p50": _SKY, "running": _SKY, "decode": _SKY, "prefill": _ORANGE, "mixed": _YELLOW,
     "recompute": _PURPLE, "active": _ORANGE, "reclaimable": _SKY, "free": _GREEN, "reserved": _PURPLE,
     "host": _PURPLE, "lock": _VERMILION, "gap": _YELLOW, "baseline": f"bold {_SKY}", "incident": f"bold {_ORANGE}",
+    "attention_mixed": _YELLOW,
     "gemm": _BLUE, "attention_prefill": _ORANGE, "attention_decode": _GREEN, "kv_write": _YELLOW,
     "norm_rope_act": _PURPLE, "sampling": _SKY, "comm": _VERMILION, "copy": "#bbbbbb",
 }  # fmt: skip

@@ -16,7 +16,7 @@ from diagnose.account import (
 from diagnose.observation import Event
 from diagnose.policy import Policy
 from diagnose.signals import Signals
-from diagnose.slo import Objective
+from diagnose.slo import Objective, Reported
 from diagnose.stats import Bounds, weighted_quantile
 
 _PLAIN_URL = re.compile(r"https?://[\w.\[\]:/@%~+=,-]+", re.ASCII)
@@ -98,6 +98,7 @@ class Case:
     policy: Policy
     events: tuple[Event, ...]
     objectives: tuple[Objective, ...]
+    reported: tuple[Reported, ...] = ()
 
     @property
     def address(self) -> str:

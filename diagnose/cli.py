@@ -16,7 +16,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Watch targets in the terminal: latency, steps, memory, verdicts.",
     ),
     "record": ("diagnose.commands.record:record_command", "Record a live target for later (a baseline, an incident)."),
+    "replay": ("diagnose.commands.replay:replay_command", "Serve a recording as if it were its target."),
     "explain": ("diagnose.commands.explain:explain_command", "Explain a hypothesis: mechanism, evidence, fix."),
+    "experiment": ("runbooks.experiments.command:experiment_command", "Compare two arms: what confirms a cause."),
     "demo": ("runbooks.drills.demo:demo_command", "Induce a stall on a live engine and diagnose it."),
 }
 

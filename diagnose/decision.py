@@ -158,6 +158,10 @@ def _experiment(case: Case, cause: str) -> Decision:
         "preemption_storm": "max sequences lowered by a quarter",
         "kv_leak": "a restarted engine under the same load",
         "compute_saturation": "arrivals lowered by a quarter",
+        "speculation_loss": "speculation off",
+        "transfer_stall": "prefill on the decode instance for prompts under its token budget",
+        "replica_imbalance": "routing by outstanding tokens",
+        "client_artifact": "the same request from beside the server, without the proxies between",
         "cache_prefix_broken": "prompts whose shared part comes first, byte for byte",
     }
     return Decision(

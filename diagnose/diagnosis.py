@@ -15,7 +15,7 @@ from diagnose.observation import Event
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.protocol import Measurement, checklist
 from diagnose.signals import Signals
-from diagnose.slo import Objective
+from diagnose.slo import Objective, Reported
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Verdict
 
@@ -55,6 +55,7 @@ def diagnose(
     is_live: bool = False,
     events: Sequence[Event] = (),
     objectives: Sequence[Objective] = (),
+    reported: Sequence[Reported] = (),
     warnings: Sequence[str] = (),
     policy: Policy = DEFAULT_POLICY,
     hypotheses: Sequence[Hypothesis] = HYPOTHESES,
@@ -67,6 +68,7 @@ def diagnose(
         policy=policy,
         events=tuple(events),
         objectives=tuple(objectives),
+        reported=tuple(reported),
     )
     findings = [_judge(hypothesis, case) for hypothesis in hypotheses]
     excess = case.excess()
@@ -108,7 +110,8 @@ def _rank(finding: Finding) -> tuple[int, float]:
 def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | None) -> str | None:
     """The supported cause with the largest share of the excess; a dead target first; a benign one only if it stands alone.
 
-    None when too much of the excess is unexplained, or when the best cause explains under a tenth of it.
+    None when too much of the excess is unexplained, or when the best cause explains under a tenth of it. Where nothing can be
+    apportioned (no step records, no histograms that would do), a cause is primary when it is the only one.
     """
     if any(event.kind in ("gone", "engine_dead") for event in case.events):
         return "hard_failure"
@@ -116,6 +119,8 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     if causes:
         if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
             return None
+        if excess is None and all(f.judgement.share_of_excess is None for f in causes):
+            return _only_cause(causes)
         best = max(causes, key=lambda f: f.judgement.share_of_excess or 0.0)
         share = best.judgement.share_of_excess
         if case.itl_moved() and (share is None or share < case.policy.negligible_share):
@@ -125,6 +130,16 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     if others:
         return next((f.name for f in others if not f.benign), others[0].name if not case.itl_moved() else None)
     return None
+
+
+_CONSEQUENCES = {"preemption_storm": "kv_exhaustion", "queue_overload": "kv_exhaustion"}
+"""What another cause ends in: with both supported, the first follows from the second."""
+
+
+def _only_cause(causes: Sequence[Finding]) -> str | None:
+    names = {f.name for f in causes}
+    first = [name for name in names if _CONSEQUENCES.get(name) not in names]
+    return first[0] if len(first) == 1 else None
 
 
 def is_idle(case: Case) -> bool:

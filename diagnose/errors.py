@@ -3,7 +3,8 @@
 │   ├── ErrorAnswer              it answers, with an HTTP error: something is there, and it is not gone
 │   └── NotMetrics               it answers, and with no metrics of an engine that this version reads
 ├── SourceError                  a file or option cannot be read as what it should be (exit 2)
-└── NotEnough                    readable, but too little to judge (exit 3)
+├── NotEnough                    readable, but too little to judge (exit 3)
+└── RecordingCut                 the disk failed while a recording was made; what was written before is kept (exit 3)
 """
 
 from enum import IntEnum
@@ -40,4 +41,8 @@ class SourceError(DiagnoseError):
 
 
 class NotEnough(DiagnoseError):
+    exit_code = ExitCode.INSUFFICIENT
+
+
+class RecordingCut(DiagnoseError):
     exit_code = ExitCode.INSUFFICIENT

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from diagnose.errors import SourceError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
+from diagnose.kernel_profile import KernelProfile
+from probes.host_profile import HostProfile, HostProfileError, decode_host
 from probes.recording import Entry
 from probes.records import StepRecord
 from probes.wire import StepsHeader, decode_steps
@@ -48,6 +50,10 @@ class Observation:
     """Of the newest engine; empty where it states no clocks."""
     events: list[Event] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    host: HostProfile | None = None
+    """Of the target's threads, where it runs on this machine and was looked at."""
+    profiles: list[KernelProfile] = field(default_factory=list)
+    """Traces, one per process that was profiled; whether they are complete is not judged yet."""
 
     @property
     def length_seconds(self) -> float | None:
@@ -70,8 +76,12 @@ def observe(target: str, entries: Iterable[Entry]) -> Observation:
             _add_page(observation, parser, entry)
         elif entry.kind == "steps":
             _add_steps(observation, entry)
+        elif entry.kind == "host":
+            _add_host(observation, entry)
         elif entry.kind == "event":
             observation.events.append(Event(entry.unix, entry.event or "unknown", entry.body))
+        elif entry.kind == "log":
+            continue  # kept for a reader of logs; the pages say without it what they say
         else:
             observation.warnings.append(
                 f"entries of kind {entry.kind!r} are newer than this stallscope and were left out"
@@ -88,6 +98,14 @@ def _add_page(observation: Observation, parser: ExpositionParser, entry: Entry) 
         observation.events.append(Event(entry.unix, "bad_answer", f"not a readable metrics page: {error}"))
         return
     observation.scrapes.append(Scrape(entry.unix if 0 <= entry.unix < inf else None, page))
+
+
+def _add_host(observation: Observation, entry: Entry) -> None:
+    try:
+        observation.host = decode_host(entry.body)
+    except HostProfileError as error:
+        raise SourceError(f"{observation.target}: {error}") from None
+    observation.warnings += [f"host probe: {limit}" for limit in observation.host.limits]
 
 
 def _add_steps(observation: Observation, entry: Entry) -> None:

@@ -117,6 +117,24 @@ class Policy:
     queue_small: float = 0.20
     """Under a fifth of the time to first token the queue is not what delays it."""
 
+    acceptance_high: float = 0.60
+    """From six accepted draft tokens in ten, speculation emits more tokens per step than its drafts cost."""
+
+    acceptance_fell: float = 0.50
+    """Acceptance varies with the text; half of the baseline's is more than that."""
+
+    min_draft_tokens: int = 500
+    """An acceptance of 50 % is known to within five points from 400 drafts on."""
+
+    client_factor: float = 2.0
+    """Clients and engine differ by network and framing; twice the engine's own quantile is neither."""
+
+    min_reported_samples: int = 100
+    """The engine's p99 rests on one gap in a hundred."""
+
+    replica_factor: float = 2.0
+    """Random routing leaves replicas within a factor of two of each other at any load worth looking at."""
+
     noticeable_queue_seconds: float = 0.1
     """A queue shorter than 100 ms is not felt by a person waiting for a first token."""
 
@@ -140,6 +158,50 @@ class Policy:
 
     matched_hit_rate: float = 0.05
     """Five points of hit rate: at 50 % that is a tenth of the prompt tokens left to compute, the tolerance of arrivals."""
+
+    matched_error_rate: float = 0.02
+    """Failed requests are fast or absent: two points more of them in one arm move its quantiles."""
+
+    matched_speed: float = 0.15
+    """Shared hosts change speed in steps of a fifth and more; jitter of the speed index stays well within a seventh."""
+
+    client_late_sends: float = 0.05
+    """A client that sends more than one request in twenty late offers another load than the planned one."""
+
+    client_lag: float = 0.25
+    """Of the median gap: a client whose own loop wakes later than that (p99) measures itself."""
+    profile_unclassified_share: float = 0.10
+    """A profile with more than a tenth of its device time in kernels of unknown names may hide any cause there."""
+
+    profile_lost_share: float = 0.01
+    """One launch in a hundred without its kernel: a layer has about ten, so that every tenth layer would lack one."""
+
+    profile_odd_steps_share: float = 0.05
+    """Steps with fewer KV writes than layers, or without kernels: beyond the cut ones at the edges, one in twenty is a defect."""
+
+    profile_unattached_share: float = 0.10
+    """Device time outside of every step: more than a tenth and the steps are not what ran."""
+
+    profile_kernels_per_layer: int = 4
+    """A layer takes at least two matrix products, attention and a KV write, however much is fused; fewer are missing."""
+
+    comm_share_high: float = 0.20
+    """Collectives hold the device noticeably from a fifth of its time: over NVLink a tuned group stays under a tenth."""
+
+    rank_skew_share: float = 0.10
+    """Ranks wait for the slowest one from a tenth of the step: what balancing the ranks would win."""
+
+    frontend_busy_share: float = 0.80
+    """A thread is busy from four fifths of a core: beyond it a queue before it grows fast, as before any server."""
+
+    frontend_free_share: float = 0.50
+    """A thread that is on a core for under half of the time can still serve twice as much."""
+
+    engine_starved_share: float = 0.30
+    """The engine's loop starves noticeably when it waits for input for three tenths of the time."""
+
+    host_delay_high: float = 0.10
+    """Threads that wait for a core for a tenth of the time share the machine with too many others."""
 
     comparison_block_seconds: float = 5.0
     """Blocks longer than the stalls in them, so that a stall's gaps stay together; blocks, not gaps, are independent."""
@@ -172,6 +234,8 @@ RATIOS = (
     "contended_slowdown",
     "flat_decode_ratio",
     "missing_scrape_ratio",
+    "client_factor",
+    "replica_factor",
 )
 """Thresholds that are multiples of something ordinary, so at least 1. Others are shares (0 to 1), counts or seconds."""
 
@@ -181,6 +245,7 @@ ORDERED = (
     ("bandwidth_far_ceiling", "bandwidth_near_ceiling"),
     ("compute_far_ceiling", "compute_near_ceiling"),
     ("thrash_negligible_share", "thrash_ghost_share"),
+    ("frontend_free_share", "frontend_busy_share"),
     ("pool_low", "pool_well_below"),
     ("pool_well_below", "pool_exhausted"),
     ("queue_small", "queue_dominates"),

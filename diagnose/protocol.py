@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from diagnose.case import Case
 from diagnose.hypotheses.pool import bucket_text, occupancy
+from diagnose.units import percent
+from probes.records import OpClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ def _buckets(case: Case) -> Measurement:
 def _steps(case: Case) -> Measurement:
     decode, mixed = len(case.analysis.decode_steps), len(case.analysis.mixed_steps)
     done, found = bool(case.analysis.steps), f"{decode} pure decode and {mixed} mixed steps recorded"
-    if done and case.analysis.steps[0].device_ns is not None:
-        found += ", device time split into GEMM, prefill and decode attention"
+    if shares := _device_shares(case):
+        found += f"; device time: {shares}"
     if not done:
         histograms = case.signals.histograms
         kinds = [
@@ -41,6 +43,15 @@ def _steps(case: Case) -> Measurement:
         ]
         found = f"only step duration histograms ({', '.join(kinds)})" if kinds else "no step durations by kind"
     return Measurement("step durations by kind", done, found, f"stallscope diagnose {case.address} --window 30s")
+
+
+def _device_shares(case: Case) -> str:
+    """`gemm 61 %, attention_decode 22 %, ...`, the classes that take a hundredth or more; empty when it is not timed."""
+    timed = [record.device_ns for record in case.analysis.steps if record.device_ns is not None]
+    sums = [sum(column) for column in zip(*timed, strict=True)]
+    total = sum(sums)
+    ordered = sorted(zip(OpClass, sums, strict=True), key=lambda item: -item[1]) if total else []
+    return ", ".join(f"{op} {percent(ns / total)}" for op, ns in ordered if ns >= 0.01 * total)
 
 
 def _host(case: Case) -> Measurement:

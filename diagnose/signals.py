@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from diagnose.kernel_profile import KernelProfile
 from diagnose.stats import Bounds, bucket_quantile
+from probes.host_profile import HostProfile
 from probes.records import StepRecord
 
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
@@ -20,6 +22,9 @@ COUNTERS = (
     "ghost_hits",
     "requests_finished",
     "failures",
+    "spec_draft_tokens",
+    "spec_accepted_tokens",
+    "transfer_failures",
     "stall_prefill_seconds",
     "stall_host_seconds",
     "stall_lock_seconds",
@@ -30,6 +35,7 @@ GAUGES = (
     "waiting",
     "waiting_blocks",
     "waiting_sequences",
+    "waiting_transfer",
     "blocks_active",
     "blocks_reclaimable",
     "blocks_free",
@@ -41,6 +47,8 @@ GAUGES = (
     "bandwidth_ceiling",
     "flops_ceiling",
     "start_time",
+    "host_delay_share",
+    "host_gil_held_share",
 )
 HISTOGRAMS = (
     "inter_token_latency",
@@ -55,6 +63,7 @@ HISTOGRAMS = (
     "block_residency",
     "block_reuse",
     "ghost_age",
+    "kv_transfer",
 )
 
 
@@ -137,6 +146,18 @@ class Signals:
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""
+    features_absent: frozenset[str] = frozenset()
+    """What this engine does not do at all: speculation, disaggregation."""
+    num_replicas: int | None = None
+    """How many engines the target stands for; None when nothing says so."""
+    replicas: dict[str, "Signals"] = field(default_factory=dict)
+    """The same window of each of several replicas, by its name."""
+    host: HostProfile | None = None
+    """What the server's threads did on their machine."""
+    is_traced: bool = False
+    """A profiler's trace is among the sources, complete or not."""
+    profiles: tuple[KernelProfile, ...] = ()
+    """Complete ones, by rank."""
     restarted: bool = False
     running_before_restart: float = 0.0
 

@@ -1,4 +1,4 @@
-"""Absolute objectives: `itl_p99=200ms,ttft_p95=2s`. A breach is a fact, not a hypothesis."""
+"""Latencies that people state, `itl_p99=200ms,ttft_p95=2s`: as objectives (a breach is a fact) and as what clients report."""
 
 import re
 from dataclasses import dataclass
@@ -24,21 +24,42 @@ class Objective:
     limit_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A latency by the clients' clock: what somebody outside of the engine says of this window."""
+
+    text: str
+    metric: str
+    """Canonical histogram signal."""
+    quantile: float
+    seconds: float
+
+
 def parse_slo(text: str) -> tuple[Objective, ...]:
     """Raises SourceError that names the term and what is accepted."""
-    objectives: list[Objective] = []
+    return tuple(Objective(*term) for term in _parse_terms("--slo", text))
+
+
+def parse_reported(text: str) -> tuple[Reported, ...]:
+    """Raises SourceError that names the term and what is accepted."""
+    return tuple(Reported(*term) for term in _parse_terms("--reported", text))
+
+
+def _parse_terms(option: str, text: str) -> list[tuple[str, str, float, float]]:
+    """Text, metric, quantile and seconds of each term."""
+    terms: list[tuple[str, str, float, float]] = []
     for term in filter(None, (part.strip() for part in text.split(","))):
         name, _, limit = term.partition("=")
         match = _TERM.match(name.strip())
         if match is None or not 0 < float(match[2]) < 100:
             raise SourceError(
-                f"--slo {term!r}: write METRIC_pNN=LIMIT with METRIC one of {', '.join(SLO_METRICS)}: itl_p99=200ms"
+                f"{option} {term!r}: write METRIC_pNN=TIME with METRIC one of {', '.join(SLO_METRICS)}: itl_p99=200ms"
             )
         try:
             seconds = parse_duration(limit)
         except ValueError as error:
-            raise SourceError(f"--slo {term!r}: {error}") from None
-        objectives.append(Objective(term, SLO_METRICS[match[1]], float(match[2]) / 100, seconds))
-    if not objectives:
-        raise SourceError("--slo is empty: write for example itl_p99=200ms,ttft_p95=2s")
-    return tuple(objectives)
+            raise SourceError(f"{option} {term!r}: {error}") from None
+        terms.append((term, SLO_METRICS[match[1]], float(match[2]) / 100, seconds))
+    if not terms:
+        raise SourceError(f"{option} is empty: write for example itl_p99=200ms,ttft_p95=2s")
+    return terms

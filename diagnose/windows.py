@@ -10,6 +10,7 @@ from diagnose.errors import NotEnough
 from diagnose.exposition import Exposition
 from diagnose.observation import Observation
 from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
+from probes.host_profile import HostProfile
 
 
 def build_signals(observation: Observation, dialect: Dialect) -> Signals:
@@ -18,7 +19,13 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
     A target that went away after its first answer needs no window: that it is gone is evidence enough.
     """
     gone = any(event.kind == "gone" for event in observation.events)
-    if len(observation.scrapes) < 2 and not observation.steps and not gone:
+    if (
+        len(observation.scrapes) < 2
+        and not observation.steps
+        and not observation.profiles
+        and not gone
+        and not observation.host
+    ):
         raise NotEnough(
             f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
             "Give a second file, a recording, or watch the live target"
@@ -28,11 +35,15 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
         dialect=dialect.name,
         length_seconds=observation.length_seconds,
         num_scrapes=len(pages),
+        num_replicas=1 if pages else None,
+        features_absent=dialect.features_absent,
         free_includes_reclaimable=dialect.free_includes_reclaimable,
         steps=tuple(observation.steps),
         steps_lost=observation.steps_lost,
         steps_source=dialect.debug_steps_path or "",
     )
+    if observation.host is not None:
+        _read_host(signals, observation.host)
     if pages:
         _read_gauges(signals, pages, dialect)
         _read_info(signals, pages, dialect)
@@ -41,6 +52,16 @@ def build_signals(observation: Observation, dialect: Dialect) -> Signals:
         _read_histograms(signals, pages, dialect)
         _detect_restart(signals)
     return signals
+
+
+def _read_host(signals: Signals, host: HostProfile) -> None:
+    signals.host = host
+    source = f"host probe of process {host.pid}"
+    for name, share in (("host_delay_share", host.delay_share), ("host_gil_held_share", host.gil_held_share)):
+        if share is not None:
+            signals.gauges[name] = Gauge((share,), source)
+    if signals.length_seconds is None and not signals.num_scrapes:
+        signals.length_seconds = host.seconds
 
 
 class _Page(NamedTuple):

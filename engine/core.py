@@ -249,6 +249,7 @@ class EngineCore:
                     num_output_tokens=len(request.output_token_ids),
                     num_preemptions=request.num_preemptions,
                     finish_reason=str(request.finish_reason or FinishReason.ABORT),
+                    origin=request.origin,
                 )
             )
 

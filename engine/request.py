@@ -6,6 +6,8 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import NamedTuple
 
+from probes.recorder import RequestOrigin
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -79,6 +81,8 @@ class Request:
     arrival_ns: int
     cache_salt: str = ""
     """Tenant isolation key: part of the identity of a prefix."""
+    origin: RequestOrigin | None = None
+    """For its trace; None when nobody asked over HTTP."""
 
     output_token_ids: list[int] = field(default_factory=list)
     state: RequestState = RequestState.WAITING

@@ -1,5 +1,5 @@
 """The ground floor: measured facts about a serving engine, and their types. Imports none of the other rooms.
 
-The thin half (`records`, `recorder`, `locks`, `optime`, `catalog`, `wire`) is stdlib only and may be used on a hot path;
-the thick half (`prometheus`) is imported only where a process is put together.
+The thin half (`records`, `recorder`, `locks`, `optime`, `catalog`, `wire`, `recording`, `exports`) is stdlib only and may be used
+on a hot path; the thick half (`prometheus`, `otlp`) is imported only where a process is put together.
 """

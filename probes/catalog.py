@@ -91,6 +91,9 @@ METRICS: dict[str, Metric] = {
         Metric("e2e_request_latency_seconds", _H, "Arrival to the last token."),
         Metric("queue_time_seconds", _H, "Arrival to the first scheduled token."),
         Metric("failures_total", _C, "Failures by kind.", ("kind",)),
+        Metric("export_items_total", _C, "Delivered by an exporter: recording entries, spans, metric points.", ("exporter",)),
+        Metric("export_lost_total", _C, "Items an exporter will never deliver, by reason.", ("exporter", "reason")),
+        Metric("export_failures_total", _C, "Failed attempts of an exporter; the engine went on.", ("exporter",)),
         Metric("probe_errors_total", _C, "Errors inside a probe; the engine went on."),
         Metric(
             "device_memory_bytes", _G, "Device memory by kind: total, reserved (weights + pool), weights, kv_pool.", ("kind",)

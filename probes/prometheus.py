@@ -1,44 +1,58 @@
 """Prometheus exposition of an engine: one collector over counters, lock sites and a snapshot, read at scrape time."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from probes.catalog import METRICS, MetricKind
+from probes.exports import ExportCounters
 from probes.locks import Histogram, TimedLock
 from probes.recorder import RingRecorder
 from probes.records import OpClass
-from probes.snapshot import EngineSnapshot
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-Labels = tuple[str, ...]
+from probes.snapshot import EngineSnapshot, Labels, Reading
 
 
 class EngineCollector(Collector):
-    """Every series of `probes.catalog.METRICS`, and no other."""
+    """Every series of `probes.catalog.METRICS`, and no other. Reads counters and a snapshot: its cost is that of the series.
 
-    def __init__(self, recorder: RingRecorder, lock: TimedLock, snapshot: Callable[[], EngineSnapshot]) -> None:
+    Nothing is reset by being read, so that any number of scrapers and exporters see the same.
+    """
+
+    def __init__(
+        self,
+        recorder: RingRecorder,
+        lock: TimedLock,
+        snapshot: Callable[[], EngineSnapshot],
+    ) -> None:
         self._recorder = recorder
         self._lock = lock
         self._snapshot = snapshot
+        self.exports: Sequence[ExportCounters] = ()
+        """Of the exporters that run beside the engine; some of them read this collector, so that it is there first."""
 
-    def collect(self) -> Iterable[Metric]:
+    def readings(self) -> Iterator[Reading]:
+        """The catalog's metrics in its order, all of them of one moment."""
         state = self._snapshot()
         numbers, histograms = self._numbers(state), self._histograms(state)
         for name, metric in METRICS.items():
+            label_names = tuple(state.info) if metric.kind is MetricKind.INFO else metric.labels
+            yield Reading(metric, label_names, numbers.get(name, {}), histograms.get(name, {}))
+
+    def collect(self) -> Iterable[Metric]:
+        for reading in self.readings():
+            metric = reading.metric
             if metric.kind is MetricKind.HISTOGRAM:
                 histogram_family = HistogramMetricFamily(metric.wire_name, metric.help, labels=metric.labels)
-                for labels, histogram in histograms[name].items():
+                for labels, histogram in reading.histograms.items():
                     histogram_family.add_metric(labels, *_buckets_and_sum(histogram))
                 yield histogram_family
                 continue
             kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-            label_names = tuple(state.info) if metric.kind is MetricKind.INFO else metric.labels
-            family = kind(metric.wire_name, metric.help, labels=label_names)
-            for labels, value in numbers[name].items():
+            family = kind(metric.wire_name, metric.help, labels=reading.label_names)
+            for labels, value in reading.numbers.items():
                 family.add_metric(labels, value)
             yield family
 
@@ -95,6 +109,13 @@ class EngineCollector(Collector):
             "max_batched_tokens": {(): state.max_batched_tokens},
             "max_sequences": {(): state.max_sequences},
             "process_start_time_seconds": {(): state.start_unix},
+            "export_items_total": {(export.exporter,): export.items for export in self.exports},
+            "export_lost_total": {
+                (export.exporter, reason): count
+                for export in self.exports
+                for reason, count in list(export.lost.items())
+            },
+            "export_failures_total": {(export.exporter,): export.failures for export in self.exports},
             "engine_info": {tuple(state.info.values()): 1},
         }
 
@@ -113,8 +134,18 @@ def _by_label(counts: Mapping[str, int]) -> dict[Labels, float]:
     return {(label,): count for label, count in list(counts.items())}
 
 
-def exposition(collector: EngineCollector) -> bytes:
-    """Text format 0.0.4 of one scrape."""
+def exposition(collector: Collector) -> bytes:
+    """One scrape in text format 0.0.4."""
+    return generate_latest(_registry(collector))
+
+
+def negotiated(collector: Collector, accept: str) -> tuple[bytes, str]:
+    """One scrape and its content type, in the format that the `accept` header asks for: text, or OpenMetrics."""
+    encode, content_type = choose_encoder(accept)
+    return encode(_registry(collector)), content_type
+
+
+def _registry(collector: Collector) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
-    return generate_latest(registry)
+    return registry

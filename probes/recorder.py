@@ -1,15 +1,29 @@
-"""Where the engine leaves its facts: a bounded ring of step records and cumulative counters beside it.
+"""Where the engine leaves its facts: bounded rings of step records and request traces, and cumulative counters beside them.
 
 One thread writes (the engine's); any number read. Counters only grow, and readers take differences, so that two readers
-never rob each other. The ring is lossy by count: what a reader came too late for is counted, never silently missing.
+never rob each other. The rings are lossy by count: what a reader came too late for is counted, never silently missing.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import wraps
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol
 
 from probes.locks import Histogram
 from probes.records import DeviceTime, OpClass, StepKind, StepRecord
+
+
+class RequestOrigin(NamedTuple):
+    """What the client's request says of itself, for its span."""
+
+    operation: str
+    """chat or text_completion."""
+    group: str
+    """Id of the request's first choice; its other choices are traced by themselves."""
+    traceparent: str | None = None
+    tracestate: str | None = None
+    """W3C trace context headers, as they came."""
 
 
 class RequestTrace(NamedTuple):
@@ -25,6 +39,7 @@ class RequestTrace(NamedTuple):
     num_output_tokens: int
     num_preemptions: int
     finish_reason: str
+    origin: RequestOrigin | None = None
 
 
 class StepSlice(NamedTuple):
@@ -33,6 +48,15 @@ class StepSlice(NamedTuple):
     """Pass as `since` of the next read."""
     lost: int
     """Records in the asked range that had been overwritten."""
+
+
+class TraceSlice(NamedTuple):
+    traces: list[RequestTrace]
+    """In the order in which the requests finished."""
+    next_id: int
+    """Pass as `since` of the next read."""
+    lost: int
+    """Traces in the asked range that had been overwritten."""
 
 
 class Recorder(Protocol):
@@ -128,14 +152,36 @@ class Counters:
     lost_device_times: int = 0
 
 
-class RingRecorder:
-    """Ring of the last `capacity` step records, and the counters."""
+P = ParamSpec("P")
 
-    def __init__(self, capacity: int = 8192) -> None:
-        if capacity <= 0:
-            raise ValueError(f"capacity must be positive, got {capacity}")
+
+def _guarded(
+    probe: Callable[Concatenate["RingRecorder", P], None],
+) -> Callable[Concatenate["RingRecorder", P], None]:
+    """A fault of the probe must not stop a serving engine: it is counted, and exported as `probe_errors_total`."""
+
+    @wraps(probe)
+    def call(recorder: "RingRecorder", *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            probe(recorder, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - see above
+            recorder.counters.probe_errors += 1
+
+    return call
+
+
+class RingRecorder:
+    """Ring of the last `capacity` step records, one of the last `trace_capacity` request traces, and the counters."""
+
+    def __init__(self, capacity: int = 8192, trace_capacity: int = 4096) -> None:
+        for name, value in (("capacity", capacity), ("trace_capacity", trace_capacity)):
+            if value <= 0:
+                raise ValueError(f"{name} must be positive, got {value}")
         self._ring: list[StepRecord | None] = [None] * capacity
         self._next_id = 0
+        # Each with its number: traces have none of their own by which a reader could tell that a slot was overwritten.
+        self._traces: list[tuple[int, RequestTrace] | None] = [None] * trace_capacity
+        self._next_trace = 0
         self._last_emit_ns = 0
         self._floor = DecodeFloor()
         self.counters = Counters(
@@ -162,15 +208,14 @@ class RingRecorder:
     def next_id(self) -> int:
         return self._next_id
 
+    @_guarded
     def on_step(self, record: StepRecord) -> None:
-        try:
-            # The slot is filled before the cursor moves: a reader never sees an empty slot below next_id.
-            self._ring[record.step_id % len(self._ring)] = record
-            self._next_id = record.step_id + 1
-            self._count(record)
-        except Exception:  # noqa: BLE001 - a fault of the probe must not stop a serving engine; it is counted and exported
-            self.counters.probe_errors += 1
+        # The slot is filled before the cursor moves: a reader never sees an empty slot below next_id.
+        self._ring[record.step_id % len(self._ring)] = record
+        self._next_id = record.step_id + 1
+        self._count(record)
 
+    @_guarded
     def on_device_time(self, step_id: int, device_ns: DeviceTime | None) -> None:
         """Fills in the record; who read it before keeps it without. A record no longer held has no kind to count under,
         so that its time is lost."""
@@ -190,21 +235,22 @@ class RingRecorder:
     def _count(self, record: StepRecord) -> None:
         counters = self.counters
         counters.step_duration[record.kind].observe(record.end_ns - record.start_ns)
-        counters.schedule.observe(record.schedule_ns)
+        if record.schedule_ns is not None:
+            counters.schedule.observe(record.schedule_ns)
         if record.host_gap_ns is not None:
             counters.host_gap.observe(record.host_gap_ns)
         if record.device_ns is not None:
             self._count_device_time(record.kind, record.device_ns)
         tokens = counters.tokens
-        tokens["prefill"] += record.prefill_tokens
-        tokens["recompute"] += record.recomputed_tokens
-        tokens["cached"] += record.cached_tokens
-        tokens["decode"] += record.emitted_tokens
+        tokens["prefill"] += record.prefill_tokens or 0
+        tokens["recompute"] += record.recomputed_tokens or 0
+        tokens["cached"] += record.cached_tokens or 0
+        tokens["decode"] += record.emitted_tokens or 0
         if record.deferral is not None:
-            counters.deferrals[record.deferral] += record.num_deferred
-        counters.evictions += record.evicted_blocks
+            counters.deferrals[record.deferral] += record.num_deferred or 0
+        counters.evictions += record.evicted_blocks or 0
         counters.ghost_hits += record.ghost_hits or 0
-        counters.preemptions += record.num_preempted
+        counters.preemptions += record.num_preempted or 0
         self._count_gaps(record)
 
     def _count_gaps(self, record: StepRecord) -> None:
@@ -216,7 +262,7 @@ class RingRecorder:
             self.counters.inter_token_latency.observe(gap)
         self._last_emit_ns = record.emit_ns
 
-        decodes, device_ns = record.num_decode_seqs, record.forward_ns + record.sample_ns
+        decodes, device_ns = record.num_decode_seqs, record.forward_ns + (record.sample_ns or 0)
         if not decodes:
             return
         stall = self.counters.stall_ns
@@ -227,38 +273,62 @@ class RingRecorder:
             if floor is not None and device_ns > floor:
                 stall["prefill", "some"] += round(device_ns - floor)
                 stall["prefill", "full"] += round(device_ns - floor)
-        host = record.schedule_ns + record.prepare_ns + (record.end_ns - record.emit_ns) + (record.host_gap_ns or 0)
-        for cause, ns in (("host", host), ("lock", record.lock_wait_ns)):
+        host = (
+            (record.schedule_ns or 0)
+            + (record.prepare_ns or 0)
+            + (record.end_ns - record.emit_ns)
+            + (record.host_gap_ns or 0)
+        )
+        for cause, ns in (("host", host), ("lock", record.lock_wait_ns or 0)):
             stall[cause, "some"] += ns
             stall[cause, "full"] += ns
         if late:
             # Others went on meanwhile, so the stall of a preempted or deferred sequence is never full.
             stall["preemption_or_deferral", "some"] += max(late)
 
+    @_guarded
     def on_request_finished(self, trace: RequestTrace) -> None:
+        number = self._next_trace
+        self._traces[number % len(self._traces)] = (number, trace)
+        self._next_trace = number + 1
         counters = self.counters
         counters.finished[trace.finish_reason] += 1
         counters.e2e.observe(trace.finished_ns - trace.arrival_ns)
 
+    @_guarded
     def on_first_scheduled(self, queue_ns: int) -> None:
         self.counters.queue_time.observe(queue_ns)
 
+    @_guarded
     def on_first_token(self, ttft_ns: int) -> None:
         self.counters.time_to_first_token.observe(ttft_ns)
 
+    @_guarded
     def on_failure(self, kind: str) -> None:
         self.counters.failures[kind] += 1
 
     def steps_since(self, since: int, limit: int | None = None) -> StepSlice:
         """Records with step_id >= since that are still held. Safe beside the writer: a slot is one reference."""
-        end = self._next_id
-        if limit is not None:
-            end = min(end, max(since, end - len(self._ring)) + limit)
-        start = max(since, end - len(self._ring), 0)
+        start, end = _held(since, limit, self._next_id, len(self._ring))
         records: list[StepRecord] = []
         for step_id in range(start, end):
             record = self._ring[step_id % len(self._ring)]
             if record is not None and record.step_id == step_id:  # else: overwritten while we were reading
                 records.append(record)
-        asked = max(0, end - max(since, 0))
-        return StepSlice(records, end, asked - len(records))
+        return StepSlice(records, end, max(0, end - max(since, 0)) - len(records))
+
+    def traces_since(self, since: int, limit: int | None = None) -> TraceSlice:
+        """Finished requests from number `since` on (they count from 0) that are still held. Safe beside the writer."""
+        start, end = _held(since, limit, self._next_trace, len(self._traces))
+        traces: list[RequestTrace] = []
+        for number in range(start, end):
+            slot = self._traces[number % len(self._traces)]
+            if slot is not None and slot[0] == number:
+                traces.append(slot[1])
+        return TraceSlice(traces, end, max(0, end - max(since, 0)) - len(traces))
+
+
+def _held(since: int, limit: int | None, next_id: int, capacity: int) -> tuple[int, int]:
+    """The range of numbers a reader can get of a ring, cut to `limit` of them."""
+    oldest = max(since, next_id - capacity, 0)
+    return oldest, next_id if limit is None else min(next_id, oldest + limit)

@@ -1,7 +1,10 @@
 """The state of a live engine at one moment, as exporters and debug endpoints show it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from probes.catalog import Metric
 from probes.locks import Histogram
 from probes.records import BlockCensus
 
@@ -48,3 +51,18 @@ class EngineSnapshot:
     """None when the engine does not measure it."""
     flops_per_second: float | None = None
     """Matrix product rate, measured like the bandwidth; None: not measured."""
+
+
+Labels = tuple[str, ...]
+"""Label values, in the order of their names."""
+
+
+class Reading(NamedTuple):
+    """One metric of the catalog with its series, for whatever form it is exported in."""
+
+    metric: Metric
+    label_names: tuple[str, ...]
+    numbers: Mapping[Labels, float]
+    """Of a counter, gauge or info."""
+    histograms: Mapping[Labels, Histogram]
+    """Of a histogram; live, so that a reader copies what it keeps."""

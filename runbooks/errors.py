@@ -1,5 +1,6 @@
 """RunbookError
-└── DrillError      a drill could not induce its condition; says at which step and why
+├── DrillError          a drill could not induce its condition; says at which step and why
+└── ExperimentError     a comparison cannot be set up or went on against its own rules; says what to change
 """
 
 
@@ -8,4 +9,8 @@ class RunbookError(Exception):
 
 
 class DrillError(RunbookError):
+    pass
+
+
+class ExperimentError(RunbookError):
     pass

@@ -185,6 +185,13 @@ class Engine:
 
 def make_exposition(recorder: RingRecorder | None = None, lock: TimedLock | None = None, **state: Any) -> str:
     """A page of the stallscope dialect."""
+    return exposition(make_collector(recorder, lock, **state)).decode()
+
+
+def make_collector(
+    recorder: RingRecorder | None = None, lock: TimedLock | None = None, **state: Any
+) -> EngineCollector:
+    """Over a snapshot that does not change."""
     defaults: dict[str, Any] = {
         "census": BlockCensus(40, 20, 40),
         "num_running": 8,
@@ -207,8 +214,7 @@ def make_exposition(recorder: RingRecorder | None = None, lock: TimedLock | None
         },
     }
     snapshot = EngineSnapshot(**(defaults | state))
-    collector = EngineCollector(recorder or RingRecorder(), lock or TimedLock(), lambda: snapshot)
-    return exposition(collector).decode()
+    return EngineCollector(recorder or RingRecorder(), lock or TimedLock(), lambda: snapshot)
 
 
 def watch(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from dashboard.draw.chart import AXIS_WIDTH, Series, stacked
 from dashboard.draw.spans import Line, Span
+from dashboard.model.digest import host_ns
 from diagnose.units import seconds
 from probes.records import OpClass, StepRecord
 
@@ -47,8 +48,8 @@ def device_time(records: Sequence[StepRecord], width: int, height: int) -> list[
 def host_time(records: Sequence[StepRecord], width: int, height: int) -> list[Line]:
     """Host work, lock wait and the device's idle time before each step."""
     parts: list[tuple[str, Callable[[StepRecord], float | None]]] = [
-        ("host", lambda record: (record.schedule_ns + record.prepare_ns + record.postprocess_ns) / 1e9),
-        ("lock", lambda record: record.lock_wait_ns / 1e9),
+        ("host", lambda record: host_ns(record) / 1e9),
+        ("lock", lambda record: (record.lock_wait_ns or 0) / 1e9),
         ("gap", lambda record: (record.host_gap_ns or 0) / 1e9),
     ]
     return stacked(_columns(records, width, parts), width, height, seconds)

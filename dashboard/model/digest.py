@@ -173,15 +173,20 @@ def _step_shares(records: Sequence[StepRecord], seconds: float) -> dict[str, flo
     if not records:
         return {}
     gaps = sum(record.host_gap_ns or 0 for record in records) / 1e9
-    lock = sum(record.lock_wait_ns for record in records) / 1e9
-    host = sum(record.schedule_ns + record.prepare_ns + record.postprocess_ns for record in records) / 1e9
-    schedule = sum(record.schedule_ns for record in records) / 1e9
+    lock = sum(record.lock_wait_ns or 0 for record in records) / 1e9
+    host = sum(map(host_ns, records)) / 1e9
+    schedule = sum(record.schedule_ns or 0 for record in records) / 1e9
     return {
         "gap_share": gaps / seconds,
         "lock_share": lock / seconds,
         "host_share": host / seconds,
         "schedule_share": schedule / seconds,
     }
+
+
+def host_ns(record: StepRecord) -> int:
+    """Scheduling, preparation and hand-out, as far as they are measured."""
+    return (record.schedule_ns or 0) + (record.prepare_ns or 0) + (record.postprocess_ns or 0)
 
 
 def _missing(levels: Levels, header: StepsHeader | None) -> tuple[str, ...]:

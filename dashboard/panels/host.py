@@ -13,14 +13,14 @@ from probes.records import StepRecord
 
 _LATEST_STEPS = 200
 _LOWER_LINES = 14
-_PARTS: tuple[tuple[str, str, Callable[[StepRecord], int]], ...] = (
+_PARTS: tuple[tuple[str, str, Callable[[StepRecord], int | None]], ...] = (
     ("forward", "decode", lambda r: r.forward_ns),
     ("sample", "sampling", lambda r: r.sample_ns),
     ("schedule", "host", lambda r: r.schedule_ns),
     ("prepare", "host", lambda r: r.prepare_ns),
     ("post-process", "host", lambda r: r.postprocess_ns),
     ("lock wait", "lock", lambda r: r.lock_wait_ns),
-    ("idle device", "gap", lambda r: r.host_gap_ns or 0),
+    ("idle device", "gap", lambda r: r.host_gap_ns),
 )
 
 
@@ -66,7 +66,7 @@ def _split(view: View, width: int, height: int) -> list[Line]:
     total = sum(r.end_ns - r.start_ns + (r.host_gap_ns or 0) for r in records)
     body: list[Line] = []
     for name, role, part in _PARTS:
-        spent = sum(part(record) for record in records)
+        spent = sum(part(record) or 0 for record in records)
         mean = seconds(spent / len(records) / 1e9)
         body.append(share_row(name, spent / total if total else 0.0, f"{mean:>8}", width, role))
     body += _thread(records)
@@ -77,8 +77,8 @@ def _thread(records: Sequence[StepRecord]) -> list[Line]:
     timed = [r for r in records if r.forward_cpu_ns is not None]
     if not timed:
         return [[Span(" engine thread: its CPU time is not measured", "dim")]]
-    elapsed = sum(r.forward_ns + r.sample_ns for r in timed)
-    running = sum(min(r.forward_cpu_ns or 0, r.forward_ns + r.sample_ns) for r in timed)
+    elapsed = sum(r.forward_ns + (r.sample_ns or 0) for r in timed)
+    running = sum(min(r.forward_cpu_ns or 0, r.forward_ns + (r.sample_ns or 0)) for r in timed)
     ratio = running / elapsed if elapsed else 1.0
     role = "bad" if ratio < 0.8 else "good"
     lines: list[Line] = [

@@ -122,9 +122,9 @@ def _state(step: StepRecord) -> list[tuple[str, str]]:
     return [
         ("running", count(step.num_running)),
         ("waiting", count(step.num_waiting)),
-        ("deferred", f"{step.num_deferred} {step.deferral or ''}".strip()),
+        ("deferred", f"{count(step.num_deferred)} {step.deferral or ''}".strip()),
         ("preempted", count(step.num_preempted)),
-        ("evicted", f"{step.evicted_blocks}, ghost hits {count(step.ghost_hits)}"),
-        ("blocks", f"{step.census.active} | {step.census.reclaimable} | {step.census.free}"),
+        ("evicted", f"{count(step.evicted_blocks)}, ghost hits {count(step.ghost_hits)}"),
+        ("blocks", "not counted" if (c := step.census) is None else f"{c.active} | {c.reclaimable} | {c.free}"),
         ("late gaps", count(len(step.late_gaps_ns))),
     ]

@@ -1,40 +1,69 @@
 """`stallscope diagnose`."""
 
 import sys
+import time
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import Duration, Slo, is_url
-from diagnose.commands.progress import watch_progress
+from diagnose.commands.params import DeviceName, Duration, Pid, ReportedLatency, Slo, is_url
+from diagnose.commands.progress import reading_progress, watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
+from diagnose.dialects.bare import HOST, TRACE
 from diagnose.dialects.registry import recognise
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import SourceError
+from diagnose.hardware import Devices
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
+from diagnose.profiles import use_profiles
 from diagnose.signals import Signals
-from diagnose.slo import Objective
+from diagnose.slo import Objective, Reported
 from diagnose.sources.files import read_files
+from diagnose.sources.replay import part_of
+from diagnose.supplement import Supplement
 from diagnose.windows import build_signals
 
 INTERRUPTED = 130
+NO_SUPPLEMENT = Supplement()
 
 
 @click.command("diagnose")
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1)
 @click.option("--window", type=Duration(), default="20s", show_default=True, help="How long to watch a live target.")
 @click.option(
     "--interval",
     type=Duration(),
     help="Time between scrapes of a live target [default: 1s]; for exposition files without a time, the time between them.",
 )
+@click.option("--since", type=Duration(), help="Of a recording: begin this long after its start.")
+@click.option("--until", type=Duration(), help="Of a recording: end this long after its start.")
+@click.option(
+    "--pid", type=Pid(), help="Of the server on this machine: look at its threads too (py-spy: stallscope[host])."
+)
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
+@click.option(
+    "--reported",
+    type=ReportedLatency(),
+    default=(),
+    help="What clients saw in this window: itl_p99=400ms. Compared with the engine's own clock.",
+)
+@click.option(
+    "--device",
+    type=DeviceName(),
+    help="What one replica runs on, where the target does not say: 'NVIDIA H100 80GB HBM3', '4x A100'.",
+)
+@click.option(
+    "--model-config",
+    type=click.Path(path_type=Path),
+    help="The model's config.json, for bytes and FLOPs per step where the target does not state its geometry.",
+)
 @click.option(
     "--policy",
     "policy_file",
@@ -54,8 +83,14 @@ def diagnose_command(
     sources: tuple[str, ...],
     window: float,
     interval: float | None,
+    since: float | None,
+    until: float | None,
+    pid: int | None,
     baseline: tuple[str, ...],
     objectives: tuple[Objective, ...],
+    reported: tuple[Reported, ...],
+    device: Devices | None,
+    model_config: Path | None,
     policy_file: Path | None,
     form: str | None,
     as_json: bool,
@@ -66,13 +101,17 @@ def diagnose_command(
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
     SOURCES are one live target (http://host:port), or files of one target: a recording made by `stallscope record`, the answer
-    of /debug/steps, or two or more scrapes of /metrics in time order (`-` is standard input).
+    of /debug/steps, a torch profiler's trace (.json or .json.gz, one per rank), or two or more scrapes of /metrics in time
+    order (`-` is standard input).
 
     \b
     stallscope diagnose http://127.0.0.1:8000 --window 20s
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
+    stallscope diagnose incident.rec --since 2m --until 150s
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
+    stallscope diagnose http://127.0.0.1:8000 --pid 4242
+    stallscope diagnose rank0.trace.json.gz rank1.trace.json.gz
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
     4 hard failure; 130 interrupted while watching, after a report of what was seen until then.
@@ -80,19 +119,41 @@ def diagnose_command(
     form = choose_format(form, as_json, output)
     check_writable(output)
     policy = _policy(policy_file)
+    supplement = _supplement(device, model_config)
     live = [source for source in sources if is_url(source)]
     if live and len(sources) > 1:
         raise SourceError(
             "one live target at a time, and no files beside it; give files of a good time with --baseline"
         )
+    if live and (since or until):
+        raise click.UsageError(
+            "--since and --until choose a part of a recording; of a live target, --window is watched"
+        )
+    if since and until and since >= until:
+        raise click.UsageError("--since must be before --until")
+    if not sources and pid is None:
+        raise click.UsageError("name what to diagnose: http://HOST:PORT, files, or --pid PID")
+    if pid is not None and sources and not live:
+        raise SourceError("--pid looks at a running server: give its URL, or no source at all")
     # Read first: a wrong file should not cost a watch.
-    good = _read(baseline, interval) if baseline else None
+    good = _read(baseline, interval, quiet=quiet) if baseline else None
     interrupted = False
     if live:
-        observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
+        observation, interrupted = _watch(live[0], window, interval or 1.0, pid, quiet=quiet)
+    elif pid is not None:
+        observation = _watch_process(pid, window, quiet=quiet)
     else:
-        observation = _read(sources, interval)
-    diagnosis = judge(observation, good, objectives, is_live=bool(live), target=observation.target, policy=policy)
+        observation = _read(sources, interval, since, until, quiet=quiet)
+    diagnosis = judge(
+        observation,
+        good,
+        objectives,
+        reported=reported,
+        is_live=not sources or bool(live),
+        target=observation.target,
+        supplement=supplement,
+        policy=policy,
+    )
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
     sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
 
@@ -105,24 +166,52 @@ def _policy(path: Path | None) -> Policy:
     return read_policy(path)
 
 
-def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Observation, bool]:
+def _supplement(device: Devices | None, model_config: Path | None) -> Supplement:
+    if model_config is None:
+        return Supplement(device)
+    from diagnose.model_config import read_model_config
+
+    return Supplement(device, read_model_config(model_config))
+
+
+def _watch_process(pid: int, window: float, *, quiet: bool) -> Observation:
+    """For a server that has no page to read."""
+    from diagnose.commands.host import host_probe, pass_time
+
+    with (
+        host_probe(pid, window, time.time) as look,
+        watch_progress(f"watching process {pid}", window, quiet=quiet) as on_progress,
+    ):
+        pass_time(window, on_progress)
+        seen = look()
+    assert seen is not None
+    return observe(f"process {pid}", [seen])
+
+
+def _watch(url: str, window: float, interval: float, pid: int | None, *, quiet: bool) -> tuple[Observation, bool]:
     """What was seen, and whether the watch was interrupted. An interruption that leaves nothing to judge goes on upwards."""
     # Not at the top: a diagnosis of files should not pay for an HTTP client, half of the command's time.
+    from diagnose.commands.host import host_probe
     from diagnose.sources.clock import SystemClock
     from diagnose.sources.http import Endpoint
     from diagnose.sources.live import Watch
 
     endpoint = Endpoint(url)
     interrupted = False
-    with watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress:
-        watch = Watch(endpoint, SystemClock(), on_progress=on_progress)
+    clock = SystemClock()
+    with (
+        host_probe(pid, window, clock.unix) as look,
+        watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress,
+    ):
+        watch = Watch(endpoint, clock, on_progress=on_progress)
         try:
             watch.run(window, interval)
         except KeyboardInterrupt:
             if watch.num_pages < 2:
                 raise
             interrupted = True
-    observation = observe(endpoint.url, watch.entries)
+        seen = look()
+    observation = observe(endpoint.url, watch.entries if seen is None else [*watch.entries, seen])
     if interrupted:
         watched = observation.length_seconds or 0.0
         observation.warnings.insert(
@@ -131,13 +220,24 @@ def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Ob
     return observation, interrupted
 
 
-def _read(names: Sequence[str], interval: float | None) -> Observation:
+def _read(
+    names: Sequence[str],
+    interval: float | None,
+    since: float | None = None,
+    until: float | None = None,
+    *,
+    quiet: bool,
+) -> Observation:
     if any(is_url(name) for name in names):
         raise SourceError(
             "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
         )
-    evidence = read_files(names, interval)
-    observation = observe(evidence.name, evidence.entries)
+    evidence = read_files(names, interval, lambda name: reading_progress(f"reading {name}", quiet=quiet))
+    entries = evidence.entries
+    if since or until:
+        entries = part_of(evidence.name, entries, since or 0.0, until or inf)
+    observation = observe(evidence.name, entries)
+    observation.profiles = evidence.profiles
     observation.warnings = [*evidence.warnings, *observation.warnings]
     return observation
 
@@ -147,13 +247,15 @@ def judge(
     baseline: Observation | None,
     objectives: Sequence[Objective],
     *,
+    reported: Sequence[Reported] = (),
     is_live: bool,
     target: str,
+    supplement: Supplement = NO_SUPPLEMENT,
     policy: Policy = DEFAULT_POLICY,
 ) -> Diagnosis:
     """From observations to a diagnosis, through the dialect that the pages speak."""
-    now, warnings = _signals(incident, policy)
-    before, of_baseline = (None, []) if baseline is None else _signals(baseline, policy)
+    now, warnings = _signals(incident, supplement, policy)
+    before, of_baseline = (None, []) if baseline is None else _signals(baseline, supplement, policy)
     return diagnose(
         target,
         now,
@@ -161,14 +263,18 @@ def judge(
         is_live=is_live,
         events=incident.events,
         objectives=objectives,
+        reported=reported,
         warnings=[*warnings, *(f"baseline: {text}" for text in of_baseline)],
         policy=policy,
     )
 
 
-def _signals(observation: Observation, policy: Policy) -> tuple[Signals, list[str]]:
+def _signals(observation: Observation, supplement: Supplement, policy: Policy) -> tuple[Signals, list[str]]:
     """And what limits them."""
     # Step records alone can only come from our engine.
-    dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else STALLSCOPE
+    alone = STALLSCOPE if observation.steps else TRACE if observation.profiles else HOST
+    dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else alone
     signals = build_signals(observation, dialect)
-    return signals, [*observation.warnings, *limit_to_trusted(observation, signals, policy)]
+    contradictions = supplement.add_to(signals)
+    limits = [*limit_to_trusted(observation, signals, policy), *use_profiles(observation, signals, policy)]
+    return signals, [*observation.warnings, *contradictions, *limits]

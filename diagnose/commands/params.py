@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from diagnose.errors import SourceError
-from diagnose.slo import Objective, parse_slo
+from diagnose.hardware import Devices, parse_devices
+from diagnose.slo import Objective, Reported, parse_reported, parse_slo
 from diagnose.units import parse_duration
 
 
@@ -38,6 +39,45 @@ class Slo(click.ParamType[tuple[Objective, ...]]):
             return parse_slo(str(value))
         except SourceError as error:
             self.fail(str(error), param, ctx)
+
+
+class ReportedLatency(click.ParamType[tuple[Reported, ...]]):
+    """`itl_p99=400ms` -> what clients saw."""
+
+    name = "reported"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Reported, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_reported(str(value))
+        except SourceError as error:
+            self.fail(str(error), param, ctx)
+
+
+class DeviceName(click.ParamType[Devices]):
+    """`4x NVIDIA H100 80GB HBM3` -> datasheet ceilings."""
+
+    name = "device"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Devices:
+        if isinstance(value, Devices):
+            return value
+        try:
+            return parse_devices(str(value))
+        except SourceError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Pid(click.ParamType[int]):
+    """A process on this machine."""
+
+    name = "pid"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if not str(value).isdecimal() or int(value) == 0:
+            self.fail(f"{value!r} is not a process id", param, ctx)
+        return int(value)
 
 
 def is_url(source: str) -> bool:

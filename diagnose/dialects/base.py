@@ -31,6 +31,8 @@ class Dialect:
     info: str | None = None
     """Metric whose labels are configuration."""
     free_includes_reclaimable: bool | None = None
+    features_absent: frozenset[str] = frozenset()
+    """What this engine does not do at all: speculation, disaggregation."""
     debug_steps_path: str | None = None
     """Where step records are served."""
     coverage: Mapping[str, str] = field(default_factory=dict)

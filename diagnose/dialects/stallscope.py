@@ -61,6 +61,7 @@ STALLSCOPE = Dialect(
     failures=PREFIX + "failures_total",
     info=PREFIX + "engine_info",
     free_includes_reclaimable=False,
+    features_absent=frozenset({"speculation", "disaggregation"}),
     debug_steps_path="/debug/steps",
     coverage={
         "tokens_prefill": "first-time prompt tokens, booked in the step that computed them",

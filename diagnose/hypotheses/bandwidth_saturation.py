@@ -1,4 +1,4 @@
-from diagnose.account import running_seconds
+from diagnose.account import DecodeModel, running_seconds
 from diagnose.case import Case, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.roofline import TRAFFIC_MODEL, ModelShape, StepShape, read_bytes
@@ -36,26 +36,8 @@ class BandwidthSaturation(Hypothesis):
             return argument.conclude(Verdict.UNDETERMINED)
         excess = case.excess()
         part = excess.share("decode_floor") if excess is not None else 0.0
-        p50, p95 = decode_step_quantile(case.incident, 0.5) or 0.0, decode_step_quantile(case.incident, 0.95) or 0.0
-        flat = p95 <= policy.flat_decode_ratio * p50
-        count = len(analysis.decode_steps)
-        argument.say(
-            Stance.AGAINST if flat else Stance.CONTEXT,
-            f"pure decode steps: p50 {seconds(p50)}, p95 {seconds(p95)}" + (": flat" if flat else ""),
-            value=p50,
-            unit="s",
-            source=case.signals.steps_source,
-            samples=count,
-        )
-        context = median([analysis.model.context_share(record) for record in analysis.decode_steps])
-        argument.say(
-            Stance.FOR if context >= policy.context_share_high else Stance.AGAINST,
-            f"{percent(context)} of a pure decode step grows with context",
-            value=context,
-            unit="share",
-            source=case.signals.steps_source,
-            samples=count,
-        )
+        flat = self._flat(case, argument)
+        context = self._context_share(case, argument, analysis.model)
         shifted = self._shift(case, argument)
         usage = self._bandwidth_usage(case, argument)
         if excess is not None and case.itl_moved() and part < policy.negligible_share:
@@ -68,8 +50,18 @@ class BandwidthSaturation(Hypothesis):
             )
             return argument.conclude(Verdict.REFUTED, part)
         far = usage is not None and usage < policy.bandwidth_far_ceiling
-        if shifted is False or far or (shifted is None and flat and context < policy.context_share_high):
+        if (
+            shifted is False
+            or far
+            or (shifted is None and flat and context is not None and context < policy.context_share_high)
+        ):
             return argument.conclude(Verdict.REFUTED, part)
+        if shifted and usage is not None and usage >= policy.bandwidth_near_ceiling:
+            return argument.conclude(Verdict.SUPPORTED, part)
+        self._lacks(case, argument, shifted, usage)
+        return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _lacks(self, case: Case, argument: Argument, shifted: bool | None, usage: float | None) -> None:
         if shifted is None:
             argument.lacks(
                 "a baseline of the same server under its usual load",
@@ -80,17 +72,44 @@ class BandwidthSaturation(Hypothesis):
             argument.lacks(
                 "the device's read bandwidth and the model's bytes per step",
                 "only bytes per second against the ceiling tell saturation from a slower kernel",
-                "the engine states both in engine_info and device_bandwidth_bytes_per_second; else DCGM's DRAM_ACTIVE",
+                f"stallscope diagnose {case.address} --device 'NVIDIA H100 80GB HBM3' --model-config config.json",
             )
-        elif usage >= policy.bandwidth_near_ceiling:
-            return argument.conclude(Verdict.SUPPORTED, part)
         else:
             argument.lacks(
                 "pure decode step times at two clearly different context lengths",
                 f"{percent(usage)} of the ceiling is neither near nor far from it",
                 command_live(case),
             )
-        return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _flat(self, case: Case, argument: Argument) -> bool:
+        p50, p95 = decode_step_quantile(case.incident, 0.5) or 0.0, decode_step_quantile(case.incident, 0.95) or 0.0
+        flat = p95 <= case.policy.flat_decode_ratio * p50
+        argument.say(
+            Stance.AGAINST if flat else Stance.CONTEXT,
+            f"pure decode steps: p50 {seconds(p50)}, p95 {seconds(p95)}" + (": flat" if flat else ""),
+            value=p50,
+            unit="s",
+            source=case.signals.steps_source,
+            samples=len(case.analysis.decode_steps),
+        )
+        return flat
+
+    def _context_share(self, case: Case, argument: Argument, model: DecodeModel) -> float | None:
+        """Share of a pure decode step that grows with context; None when no step says how long its contexts are."""
+        shares = [model.context_share(record) for record in case.analysis.decode_steps]
+        known = [share for share in shares if share is not None]
+        if not known:
+            return None
+        context = median(known)
+        argument.say(
+            Stance.FOR if context >= case.policy.context_share_high else Stance.AGAINST,
+            f"{percent(context)} of a pure decode step grows with context",
+            value=context,
+            unit="share",
+            source=case.signals.steps_source,
+            samples=len(known),
+        )
+        return context
 
     def _shift(self, case: Case, argument: Argument) -> bool | None:
         """Whether the pure decode step grew against the baseline; None without one."""
@@ -119,7 +138,9 @@ class BandwidthSaturation(Hypothesis):
         rates = [
             nominal / running_seconds(record)
             for record in case.analysis.decode_steps
-            if running_seconds(record) > 0 and (nominal := read_bytes(StepShape.from_record(record), model)) is not None
+            if running_seconds(record) > 0
+            and (shape := StepShape.from_record(record)) is not None
+            and (nominal := read_bytes(shape, model)) is not None
         ]
         if not rates:
             return None
@@ -129,7 +150,7 @@ class BandwidthSaturation(Hypothesis):
             f"a pure decode step reads weights and KV at {median(rates) / 1e9:.1f} GB/s, {percent(usage)} of the ceiling",
             value=usage,
             unit="share",
-            compared_with=f"{ceiling / 1e9:.1f} GB/s measured by the engine at start",
+            compared_with=f"{ceiling / 1e9:.1f} GB/s ({case.signals.gauges['bandwidth_ceiling'].source})",
             source=TRAFFIC_MODEL,
             samples=len(rates),
         )

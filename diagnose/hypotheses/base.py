@@ -29,6 +29,26 @@ def command_live(case: Case, options: str = "--window 60s") -> str:
 
 def command_records(case: Case) -> str:
     """How to get step records of this target."""
+    if only_traced(case):
+        return command_trace(case)
     if case.is_live:
         return f"curl -s '{case.address}/debug/steps?since=0'"
     return f"stallscope record {case.address} --for 60s -o incident.rec   # on the live server"
+
+
+def only_traced(case: Case) -> bool:
+    """A profiler's trace is all there is."""
+    return case.signals.is_traced and not case.signals.num_scrapes
+
+
+def command_trace(case: Case) -> str:
+    """How to record a complete trace of every rank, with steps annotated: vLLM's and SGLang's own endpoints."""
+    return (
+        f"curl -X POST {case.address}/start_profile; sleep 5; curl -X POST {case.address}/stop_profile   "
+        "# then stallscope diagnose TRACE..."
+    )
+
+
+def command_host(case: Case) -> str:
+    """How to look at the server's threads: on its own machine, by its process id."""
+    return f"stallscope diagnose {case.address} --pid PID   # on the server's machine, with stallscope[host]"

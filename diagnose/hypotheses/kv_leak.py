@@ -75,5 +75,9 @@ def _owned_share(case: Case) -> float | None:
     steps = [r for r in case.analysis.decode_steps if r.num_running == r.num_decode_seqs]
     if not size or not steps:
         return None
-    owned = [r.census.active <= r.decode_context_tokens / size + r.num_decode_seqs for r in steps]
-    return sum(owned) / len(owned)
+    owned = [
+        r.census.active <= r.decode_context_tokens / size + r.num_decode_seqs
+        for r in steps
+        if r.census is not None and r.decode_context_tokens is not None
+    ]
+    return sum(owned) / len(owned) if owned else None

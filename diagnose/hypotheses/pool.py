@@ -30,8 +30,7 @@ def occupancy(signals: Signals) -> Occupancy | None:
     if free < 0 or active + reclaimable + free <= 0:
         return None
     peak = signals.peak("blocks_active") or active
-    if signals.steps:
-        peak = max(peak, max(record.census.active for record in signals.steps))
+    peak = max([peak, *(record.census.active for record in signals.steps if record.census is not None)])
     return Occupancy(peak, active, reclaimable, free)
 
 

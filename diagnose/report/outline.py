@@ -24,6 +24,7 @@ _PART_NAMES = {
     "decode_floor": "decode (floor)",
     "prefill": "co-scheduled prefill",
     "recompute": "recompute",
+    "collective": "late collectives",
     "off_cpu": "thread off its core",
     "preempted": "preempted",
     "deferred": "deferred",

@@ -1,17 +1,20 @@
-"""Files as sources, recognised by content: recordings, step records, exposition text. `-` is standard input."""
+"""Files as sources, recognised by content: recordings, step records, traces, exposition text. `-` is standard input."""
 
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.errors import SourceError
 from diagnose.exposition import ExpositionError, ExpositionParser
+from diagnose.kernel_profile import KernelProfile
+from diagnose.sources.trace_head import HEAD_BYTES, is_trace
 from diagnose.units import printable
-from probes.recording import Entry, is_recording_header, read_recording
-from probes.wire import is_steps_header
+from probes.recording import Entry, is_recording, read_recording
+from probes.wire import WireError, is_steps_header
 
 _SCRAPED_AT = re.compile(r"^#\s*scraped_at_unix\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 _HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
@@ -23,9 +26,18 @@ class FileEvidence:
     name: str
     entries: list[Entry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    profiles: list[KernelProfile] = field(default_factory=list)
 
 
-def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
+Reading = Callable[[str], AbstractContextManager[Callable[[float], None]]]
+"""Given a file's name, what to tell the share of it that was read."""
+
+
+def read_files(
+    names: Sequence[str],
+    interval: float | None,
+    reading: Reading = lambda _: nullcontext(lambda _: None),
+) -> FileEvidence:
     """Entries of all files; expositions without a time follow each other by `interval` seconds if none of them has one.
 
     Raises SourceError that names the file and what is wrong with it.
@@ -35,11 +47,18 @@ def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
     parts: list[list[Entry]] = []
     steps: list[Entry] = []
     for name in names:
-        text = _read_text(name)
-        first = _first_json(text)
-        if is_recording_header(first):
-            parts.append(_recording(evidence, name, text))
-        elif is_steps_header(first):
+        if name != "-" and is_trace(_head(name)):
+            with reading(name) as on_progress:
+                from diagnose.sources.trace import read_trace  # few diagnoses read one
+
+                evidence.profiles.append(read_trace(Path(name), on_progress))
+            continue
+        data = _read(name)
+        if is_recording(data):
+            parts.append(_recording(evidence, name, data))
+            continue
+        text = _text(name, data)
+        if is_steps_header(_first_json(text)):
             steps.append(Entry(UNKNOWN_TIME, "steps", text))
         else:
             pages.append((text, _exposition_time(name, text)))
@@ -71,17 +90,34 @@ def _page_entries(
         yield Entry(UNKNOWN_TIME if unix is None else unix, "exposition", text)
 
 
-def _read_text(name: str) -> str:
+def _read(name: str) -> bytes:
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8", errors="strict")
-    except UnicodeDecodeError:
-        raise SourceError(f"{name}: is not text") from None
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
         raise SourceError(f"{name}: cannot be read: {error.strerror or error}{hint}") from None
+    except MemoryError:
+        raise SourceError(f"{name}: is larger than the memory that is left") from None
+
+
+def _text(name: str, data: bytes) -> str:
+    """With line ends as text files have them here."""
+    try:
+        text = data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise SourceError(f"{name}: is not text") from None
     if not text.strip():
         raise SourceError(f"{name}: is empty")
     return text
+
+
+def _head(name: str) -> bytes:
+    """Empty where the file cannot be read: reading it whole says why."""
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError:
+        return b""
 
 
 def _first_json(text: str) -> object:
@@ -94,19 +130,25 @@ def _first_json(text: str) -> object:
         return None
 
 
-def _recording(evidence: FileEvidence, name: str, text: str) -> list[Entry]:
+def _recording(evidence: FileEvidence, name: str, data: bytes) -> list[Entry]:
     try:
-        recording = read_recording(text)
-    except (ValueError, RecursionError) as error:  # WireError, and what JSON can hold besides
+        recording = read_recording(data)
+    except WireError as error:
         raise SourceError(f"{name}: {error}") from None
+    except MemoryError:
+        raise SourceError(f"{name}: its content is larger than the memory that is left") from None
     if recording.torn:
         evidence.warnings.append(
-            f"{name}: the last line was cut off ({recording.torn} bytes left out), the rest is used"
+            f"{name}: its end was cut off in a write ({recording.torn} bytes left out), the rest is used"
+        )
+    if recording.damaged:
+        evidence.warnings.append(
+            f"{name}: {recording.damaged} bytes within it cannot be read and were left out, the rest is used"
         )
     if not recording.entries:
         raise SourceError(f"{name}: the recording holds no answer of {recording.target}")
     evidence.name = recording.target
-    return list(recording.entries)
+    return recording.entries
 
 
 def _exposition_time(name: str, text: str) -> float | None:
@@ -115,7 +157,7 @@ def _exposition_time(name: str, text: str) -> float | None:
         page = ExpositionParser().parse(text)
     except ExpositionError as error:
         raise SourceError(
-            f"{name}: neither a recording, step records nor exposition text ({printable(str(error))})"
+            f"{name}: neither a recording, step records, a trace nor exposition text ({printable(str(error))})"
         ) from None
     comment = _SCRAPED_AT.search(text)
     return float(comment[1]) if comment is not None else page.sample_unix

@@ -36,6 +36,22 @@ def first_page(endpoint: Endpoint) -> tuple[str, Dialect]:
         raise NotMetrics(str(error)) from None
 
 
+def any_page(endpoint: Endpoint) -> tuple[str, Dialect | None]:
+    """As `first_page`, but for a page of an engine that this version does not know too: it has no dialect yet."""
+    body = endpoint.get("/metrics")
+    try:
+        page = ExpositionParser().parse(body)
+    except ExpositionError as error:
+        raise NotMetrics(f"{endpoint.url}/metrics: not a metrics page: {error}") from None
+    try:
+        return body, recognise(endpoint.url, page)
+    except TargetError:
+        return body, None
+
+
+FirstPage = Callable[[Endpoint], tuple[str, Dialect | None]]
+
+
 class Steps(NamedTuple):
     """One answer of the step records' endpoint."""
 
@@ -61,8 +77,10 @@ class Scraper:
 
     endpoint: Endpoint
     clock: Clock
+    first: FirstPage = first_page
+    """Reads the first page and says what may be watched."""
     dialect: Dialect | None = None
-    """Known from the first page on."""
+    """Known from the first page on; None for a page that `first` let pass without one."""
     _parser: ExpositionParser = field(default_factory=ExpositionParser)
     _next_step: int | None = None
     """Where the next read of step records begins; None when the target serves none."""
@@ -70,14 +88,13 @@ class Scraper:
 
     def start(self) -> Reading:
         """The first page, and where step records begin. Raises TargetError when the target cannot be watched."""
-        body, self.dialect = first_page(self.endpoint)
+        body, self.dialect = self.first(self.endpoint)
         entry = Entry(self.clock.unix(), "exposition", body)
         lack = self._first_steps(self.dialect)
         return Reading((entry,) if lack is None else (entry, lack), self._parser.parse(body))
 
     def read(self) -> Reading:
         """One page, and the step records since the last read. `start` comes first."""
-        assert self.dialect is not None
         try:
             body = self.endpoint.get("/metrics")
         except ErrorAnswer as error:
@@ -88,7 +105,7 @@ class Scraper:
             page = self._parser.parse(body)
         except ExpositionError as error:
             return self._failed(f"{self.endpoint.url}/metrics: not a metrics page any more: {error}", "bad_answer")
-        if not self.dialect.speaks(page):
+        if self.dialect is not None and not self.dialect.speaks(page):
             text = f"{self.endpoint.url}/metrics: holds no {self.dialect.name} metrics any more"
             return self._failed(text, "bad_answer")
         entry = Entry(self.clock.unix(), "exposition", body)
@@ -103,9 +120,9 @@ class Scraper:
         problem = Entry(self.clock.unix(), "event", text, kind)
         return Reading((problem,), problem=problem)
 
-    def _first_steps(self, dialect: Dialect) -> Entry | None:
+    def _first_steps(self, dialect: Dialect | None) -> Entry | None:
         """Finds the first step of the window; an event when that fails."""
-        if dialect.debug_steps_path is None:
+        if dialect is None or dialect.debug_steps_path is None:
             return None
         try:
             header = self._read_steps(dialect.debug_steps_path, _AFTER_ALL_STEPS).header
@@ -114,9 +131,9 @@ class Scraper:
         self._next_step, self._engine_id = header.next_id, header.engine_id
         return None
 
-    def _more_steps(self, dialect: Dialect) -> Steps | Entry | None:
+    def _more_steps(self, dialect: Dialect | None) -> Steps | Entry | None:
         """A failure here is a lack, not an outage: the page has just been read. The next read catches up."""
-        if self._next_step is None or dialect.debug_steps_path is None:
+        if self._next_step is None or dialect is None or dialect.debug_steps_path is None:
             return None
         try:
             steps = self._read_steps(dialect.debug_steps_path, self._next_step)
@@ -145,6 +162,10 @@ class Watch:
     on_entry: Callable[[Entry], None] = lambda _: None
     on_progress: Callable[[float], None] = lambda _: None
     """Called with the seconds watched so far."""
+    first: FirstPage = first_page
+    """Reads the first page and says what may be watched."""
+    keeps: bool = True
+    """False where `on_entry` is all that is wanted: hours of pages need not be held."""
     _entries: list[Entry] = field(default_factory=list)
 
     @property
@@ -162,7 +183,7 @@ class Watch:
         A failure later on is evidence and becomes an event; the watch ends early when the target is gone, and goes on past
         the window's end while it is open whether it is.
         """
-        scraper = Scraper(self.endpoint, self.clock)
+        scraper = Scraper(self.endpoint, self.clock, self.first)
         self._keep(scraper.start())
         start = self.clock.monotonic()
         due, failures = start + interval, 0
@@ -191,5 +212,6 @@ class Watch:
 
     def _keep(self, reading: Reading) -> None:
         for entry in reading.entries:
-            self._entries.append(entry)
+            if self.keeps:
+                self._entries.append(entry)
             self.on_entry(entry)

@@ -20,8 +20,12 @@ from engine.server.errors import ApiError, error_response
 from engine.server.observe import ObserveApi
 from engine.server.openai import OpenAIApi
 from engine.server.sse import ClientGone
+from probes.exports import close_all
 
 log = logging.getLogger("stallscope.server")
+
+EXPORT_GRACE_SECONDS = 3.0
+"""What exporters get for their last delivery, all together."""
 
 
 def build_app(context: ServerContext) -> Starlette:
@@ -35,12 +39,15 @@ def build_app(context: ServerContext) -> Starlette:
             loop.call_soon_threadsafe(deliver, outputs)
 
         engine.start(post)
+        for export in context.exports:
+            export.start()
         try:
             yield
         finally:
             engine.fail_all()
             if not await asyncio.to_thread(engine.stop):
                 log.error("the engine thread is still in a step; leaving it behind")
+            await asyncio.to_thread(close_all, context.exports, EXPORT_GRACE_SECONDS)
 
     return Starlette(
         routes=_routes(context),

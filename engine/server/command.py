@@ -55,6 +55,15 @@ EXIT_CONFIG = 2
 @click.option(
     "--admin-token-file", type=click.Path(path_type=Path), help="Turns the admin surface on; holds its token."
 )
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append metrics and step records to this recording.",
+)
+@click.option(
+    "--otlp-endpoint",
+    help="Send metrics and request spans to this OTLP/HTTP receiver.  [default: OTEL_EXPORTER_OTLP_*]",
+)
 @click.option("--drain-timeout", type=float, default=10.0, help="Seconds that running requests get after SIGTERM.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info")
 def serve(**values: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from engine.loop import EngineThread
 from engine.outputs import Detokenizer
+from probes.exports import ExportThread
 from probes.prometheus import EngineCollector
 from probes.recorder import RingRecorder
 
@@ -43,3 +44,5 @@ class ServerContext:
     version: str
     admin_token: bytes | None = None
     """None: there is no admin surface."""
+    exports: Sequence[ExportThread] = ()
+    """They run as long as the application does."""

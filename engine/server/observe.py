@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from engine.server.context import ServerContext
 from engine.server.errors import ApiError, json_response
 from probes.locks import Histogram
-from probes.prometheus import CONTENT_TYPE, exposition
+from probes.prometheus import negotiated
 from probes.snapshot import ReuseSnapshot
 from probes.wire import StepsHeader, encode_steps
 
@@ -40,8 +40,9 @@ class ObserveApi:
     async def version(self, _: Request) -> Response:
         return json_response({"version": self._context.version})
 
-    async def metrics(self, _: Request) -> Response:
-        return Response(exposition(self._context.collector), headers={"content-type": CONTENT_TYPE})
+    async def metrics(self, request: Request) -> Response:
+        page, content_type = negotiated(self._context.collector, request.headers.get("accept", ""))
+        return Response(page, headers={"content-type": content_type, "vary": "accept"})
 
     async def census(self, _: Request) -> Response:
         state = self._context.engine.snapshot()

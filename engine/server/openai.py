@@ -20,11 +20,13 @@ from engine.server.errors import ApiError, error_body, json_response
 from engine.server.logprobs import chat_logprobs, completion_logprobs
 from engine.server.schemas import ChatBody, Common, CompletionBody, decode_body
 from engine.server.sse import DONE, EventStream, event, unless_disconnected
+from probes.recorder import RequestOrigin
 
 DEFAULT_COMPLETION_TOKENS = 16
 LONG_TEXT_CHARS = 4096
 """Longer prompts are tokenised on a worker thread, so that the event loop goes on serving the streams."""
-
+MAX_TRACE_CONTEXT_CHARS = 512
+"""Of each trace context header; finished requests are kept with theirs."""
 
 Logprobs = dict[str, Any] | None
 
@@ -37,6 +39,11 @@ class Shape:
     object_whole: str
     object_chunk: str
     is_chat: bool
+
+    @property
+    def operation(self) -> str:
+        """As the GenAI conventions name it."""
+        return "chat" if self.is_chat else "text_completion"
 
     def whole(self, index: int, text: str, logprobs: Logprobs, finish_reason: str) -> dict[str, Any]:
         if self.is_chat:
@@ -153,6 +160,15 @@ def _engine_error() -> ApiError:
     return ApiError(500, "the engine ended this request with an error", code="engine_error")
 
 
+def _origin(http: HttpRequest, shape: Shape, request_id: str) -> RequestOrigin:
+    traceparent, tracestate = (http.headers.get(name) for name in ("traceparent", "tracestate"))
+    if traceparent is None or len(traceparent) > MAX_TRACE_CONTEXT_CHARS:
+        return RequestOrigin(shape.operation, request_id)
+    if tracestate is not None and len(tracestate) > MAX_TRACE_CONTEXT_CHARS:
+        tracestate = None  # may be dropped; the parent may not
+    return RequestOrigin(shape.operation, request_id, traceparent, tracestate)
+
+
 class OpenAIApi:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -198,6 +214,7 @@ class OpenAIApi:
             raise ApiError(400, "the prompt has no tokens", param="messages" if shape.is_chat else "prompt")
         request_id = shape.id_prefix + secrets.token_hex(12)
         params = body.sampling_params(max_tokens, context.codec.vocab_size)
+        origin = _origin(http, shape, request_id)
         requests = [
             Request(
                 request_id=f"{request_id}/{choice}" if choice else request_id,
@@ -205,6 +222,7 @@ class OpenAIApi:
                 params=replace(params, seed=choice_seed(params.seed, choice)) if choice else params,
                 arrival_ns=arrival_ns,
                 cache_salt=body.cache_salt or "",
+                origin=origin,
             )
             for choice in range(body.n or 1)
         ]

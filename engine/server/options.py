@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from engine.config import PREFIX_HASHES, PREFIX_INDEXES, check_choice
 from engine.errors import ConfigError
@@ -62,6 +63,10 @@ class ServeOptions:
     prefix_hash: str = "sha256"
     admin_token_file: Path | None = None
     """None: no admin surface."""
+    record: Path | None = None
+    """Recording that the engine appends its page and step records to; None: none."""
+    otlp_endpoint: str | None = None
+    """Base URL of an OTLP/HTTP receiver; None: what OTEL_EXPORTER_OTLP_* say, and no export without them."""
     drain_timeout: float = 10.0
     log_level: str = "info"
 
@@ -78,8 +83,18 @@ class ServeOptions:
             raise ConfigError(f"--drain-timeout must be 0 to 3600 seconds, got {self.drain_timeout}")
         if self.profile_every < 0:
             raise ConfigError(f"--profile-every must be 0 (never) or more, got {self.profile_every}")
+        if self.otlp_endpoint is not None and not _is_http_url(self.otlp_endpoint):
+            raise ConfigError(f"--otlp-endpoint must be a URL like http://127.0.0.1:4318, got {self.otlp_endpoint!r}")
         for name, choices in _CHOICES.items():
             check_choice(f"--{name.replace('_', '-')}", getattr(self, name), choices)
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port
+        return False
 
 
 def parse_size(text: str) -> int:

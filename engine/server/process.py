@@ -30,6 +30,7 @@ from engine.server.app import build_app
 from engine.server.codec import ModelCodec
 from engine.server.context import ServerContext
 from engine.server.devices import make_runner, resolve_device, resolve_dtype
+from engine.server.exports import make_exports
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
 from probes.locks import TimedLock
 from probes.prometheus import EngineCollector
@@ -106,17 +107,21 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         info=_info(name, version, runner, config, engine_id),
     )
     engine = EngineThread(core, lock, recorder, facts)
+    collector = EngineCollector(recorder, lock, engine.snapshot)
+    exports = make_exports(options, recorder, collector, facts, name, version)
+    collector.exports = [export.counters for export in exports]
     return ServerContext(
         engine=engine,
         codec=ModelCodec(model),
         recorder=recorder,
-        collector=EngineCollector(recorder, lock, engine.snapshot),
+        collector=collector,
         model_name=name,
         model_aliases=frozenset({name, model.name, options.model}),
         max_model_len=max_model_len,
         block_size=options.block_size,
         version=version,
         admin_token=admin_token,
+        exports=exports,
     )
 
 

@@ -13,8 +13,10 @@ RESULTS = Path(__file__).resolve().parent / "results"
 BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "toolkit_speed": (["tests.benchmarks.toolkit_speed"], "--json"),
     "dashboard_cost": (["tests.benchmarks.dashboard_cost"], "--json"),
+    "trace_import": (["tests.benchmarks.trace_import"], "--json"),
     "policy_speed": (["tests.benchmarks.policy_speed"], None),
     "engine_vs_transformers": (["tests.benchmarks.engine_vs_transformers"], "--json"),
+    "recording_cost": (["tests.benchmarks.recording_cost"], "--json"),
     "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
 }
 

@@ -25,7 +25,7 @@ Row = tuple[str, float, str]
 
 def page() -> str:
     """A real page of our engine."""
-    recording = read_recording((DATA / "interference.rec").read_text())
+    recording = read_recording((DATA / "interference.rec").read_bytes())
     return next(entry.body for entry in recording.entries if entry.kind == "exposition")
 
 

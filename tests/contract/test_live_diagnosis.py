@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.recording import read_recording
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.load import Load
 
@@ -72,12 +73,19 @@ def test_record_under_load_then_diagnose_the_file(tmp_path: Path):
     assert diagnosis["symptom"]["median_shift"] == 1.0, "against itself nothing can have shifted"
 
 
+def num_pages(recording: Path) -> int:
+    """So far."""
+    if not recording.exists() or not recording.stat().st_size:
+        return 0
+    return [entry.kind for entry in read_recording(recording.read_bytes()).entries].count("exposition")
+
+
 def test_interrupting_a_recording_keeps_what_it_has(tmp_path: Path):
     """Ctrl-C in mid-recording: exit 130, no traceback, and the file can be diagnosed."""
     recording = tmp_path / "cut.rec"
     with EngineProcess(["--model", "tiny"]) as engine, Load(engine.url, streams=2, stream_tokens=100):
         recorder = stallscope("record", engine.url, "--for", "60s", "--interval", "200ms", "-o", str(recording))
-        while not recording.exists() or recording.read_text().count('"kind":"exposition"') < 4:
+        while num_pages(recording) < 4:
             time.sleep(0.05)
         recorder.send_signal(signal.SIGINT)
         _, err = recorder.communicate(timeout=30)

@@ -112,7 +112,7 @@ class TestDigest:
     def test_rates_are_what_went_by(self):
         points = [update.point.values for update in digested(engine_entries(10, prefill=False))]
         assert "decode_rate" not in points[0], "one page has no rate"
-        decoded = sum(record.emitted_tokens for record in make_steps(20, seed=1))
+        decoded = sum(record.emitted_tokens or 0 for record in make_steps(20, seed=1))
         assert points[1]["decode_rate"] == pytest.approx(decoded, rel=0.2)
         assert points[5]["active"] == 40.0
 
@@ -137,7 +137,7 @@ class TestDigest:
         digest.scraped(100.0, parser.parse(first.page()), None, ())
         update = digest.scraped(101.0, parser.parse(second.page()), None, ())
         assert update.restarted
-        emitted = sum(record.emitted_tokens for record in make_steps(10))
+        emitted = sum(record.emitted_tokens or 0 for record in make_steps(10))
         assert update.point.values["decode_rate"] == emitted
 
     def test_failures_are_points_without_values(self):

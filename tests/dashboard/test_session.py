@@ -122,7 +122,7 @@ class TestLive:
         path = tmp_path / "live.rec"
         with engine().serving() as target, running(target.url, record=path) as session:
             until(session, lambda: len(session.view.target.history) > 3)
-        recorded = read_recording(path.read_text())
+        recorded = read_recording(path.read_bytes())
         assert recorded.target == target.url
         assert sum(entry.kind == "exposition" for entry in recorded.entries) > 3
 
@@ -189,7 +189,8 @@ class TestReplay:
         until(replay, lambda: not target.diagnosing)
         summary = target.summary
         assert summary is not None
-        assert (summary.start, summary.end) == (pytest.approx(first + 10), pytest.approx(last))
+        assert summary.start == pytest.approx(first + 10)
+        assert summary.end == pytest.approx(last)
         assert summary.has_baseline
         assert not summary.trailing
         replay.clear_marks()
@@ -224,7 +225,7 @@ class TestReplay:
         folder = tmp_path / "stallscope-incident-19700101-000000"
         assert {path.name for path in folder.iterdir()} == set(written)
         assert json.loads((folder / "diagnosis.json").read_text())["primary"] == "prefill_interference"
-        assert read_recording((folder / "incident.rec").read_text()).target == "http://127.0.0.1:8000"
+        assert read_recording((folder / "incident.rec").read_bytes()).target == "http://127.0.0.1:8000"
         assert bundle_path(tmp_path, 0.0).name.endswith("-1"), "nothing is overwritten"
 
 

@@ -19,7 +19,7 @@ URL = "http://127.0.0.1:8000"
 
 
 def recording(name: str) -> list[Entry]:
-    return read_recording((DATA / name).read_text()).entries
+    return read_recording((DATA / name).read_bytes()).entries
 
 
 def engine_entries(scrapes: int = 30, *, idle_from: int | None = None, prefill: bool = True) -> list[Entry]:

@@ -8,8 +8,10 @@ from diagnose.decision import Finding
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.observation import Event, Observation
 from diagnose.signals import Signals
-from diagnose.slo import parse_slo
-from probes.records import BlockCensus
+from diagnose.slo import parse_reported, parse_slo
+from probes.host_profile import HostProfile, ThreadUse
+from probes.records import BlockCensus, DeviceTime
+from probes.stack_patterns import Activity, Role
 from tests.builders import Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
 
 TARGET = "http://127.0.0.1:8000"
@@ -88,6 +90,57 @@ def slow_host(**over: Any) -> Observation:
     return watch(make_steps(300, machine=Machine(schedule_us=6000, lock_us=2000)), **over)
 
 
+def late_collectives(**over: Any) -> Observation:
+    """Every eighth step waits 40 ms for another rank, in a kernel that spins."""
+    steps = make_steps(300, lambda i: replace(varied(i), disturbed_us=40_000 if i % 8 == 7 else 0))
+    timed = [
+        record._replace(
+            device_ns=DeviceTime(gemm=5_000_000, comm=40_500_000 if i % 8 == 7 else 500_000), forward_cpu_ns=None
+        )
+        for i, record in enumerate(steps)
+    ]
+    return watch(timed, **over)
+
+
+def host(
+    *, frontend: float = 0.1, starved: float = 0.1, scheduling: float = 0.05, delay: float = 0.01, gil: float = 0.3
+) -> HostProfile:
+    """An API server's event loop and an engine's loop in two processes, as the host probe sees them."""
+    event_loop = ThreadUse(
+        pid=1,
+        tid=1,
+        name="MainThread",
+        role=Role.FRONTEND,
+        run_share=frontend,
+        delay_share=0.01,
+        gil_share=frontend,
+        activities={Activity.TOKENISING: frontend * 0.7, Activity.SERIALISING: frontend * 0.3},
+    )
+    forward = max(0.0, 1 - starved - scheduling)
+    loop = ThreadUse(
+        pid=2,
+        tid=2,
+        name="EngineCore",
+        role=Role.ENGINE,
+        run_share=scheduling,
+        delay_share=delay,
+        gil_share=gil,
+        activities={
+            Activity.WAITING: starved,
+            Activity.SCHEDULING: scheduling,
+            Activity.FORWARD: forward,
+        },
+    )
+    return HostProfile(pid=1, seconds=20.0, threads=(event_loop, loop))
+
+
+def looked_at(profile: HostProfile, **over: Any) -> Observation:
+    """A bare page beside a look at the host."""
+    observation = quiet(show_records=False, **over)
+    observation.host = profile
+    return observation
+
+
 def queue(**over: Any) -> Observation:
     return watch(make_steps(300), **({"ttft": 2.0, "queue": 1.8, "num_waiting": 30} | over))
 
@@ -156,6 +209,46 @@ def thrashing() -> Diagnosis:
         gauges={"blocks_active": 40, "blocks_reclaimable": 560, "blocks_free": 0, "working_set_blocks": 1450},
     )
     return diagnose(TARGET, signals, is_live=True)
+
+
+def speculation(accepted: float, before: float | None = 800, itl: float = 0.1, drafted: float = 1000) -> Diagnosis:
+    """A thousand drafted tokens of which `accepted` were kept; inter-token latency 50 ms in the baseline."""
+
+    def window(kept: float, drafts: float, gap: float) -> Signals:
+        return make_signals(
+            counters={"spec_draft_tokens": drafts, "spec_accepted_tokens": kept},
+            histograms={"inter_token_latency": {gap: 500}},
+        )
+
+    baseline = None if before is None else window(before, 1000, 0.05)
+    return diagnose(TARGET, window(accepted, drafted, itl), baseline, is_live=True)
+
+
+def transfers(seconds: float = 1.5, failed: float = 0, waiting: float = 0) -> Diagnosis:
+    """Two seconds to the first token, `seconds` of them for moving KV blocks."""
+    signals = make_signals(
+        counters={"transfer_failures": failed},
+        gauges={"waiting_transfer": waiting},
+        histograms={"kv_transfer": {seconds: 40}, "time_to_first_token": {2.0: 40}},
+    )
+    return diagnose(TARGET, signals, is_live=True)
+
+
+def replicas(*loads: tuple[float, float]) -> Diagnosis:
+    """Replicas that hold `(running, waiting)` requests on average."""
+    each = {
+        f"replica-{index}": make_signals(gauges={"running": running, "waiting": waiting})
+        for index, (running, waiting) in enumerate(loads)
+    }
+    totals = {"running": sum(running for running, _ in loads), "waiting": sum(waiting for _, waiting in loads)}
+    signals = make_signals(gauges=totals, num_replicas=len(loads), replicas=each)
+    return diagnose(TARGET, signals, is_live=True)
+
+
+def clients(reported: str, gap: float = 0.05, tokens: float = 500) -> Diagnosis:
+    """By the engine's clock all gaps are `gap` seconds, give or take the bucket."""
+    signals = make_signals(histograms={"inter_token_latency": {gap: tokens}})
+    return diagnose(TARGET, signals, reported=parse_reported(reported), is_live=True)
 
 
 def restarted_engine(running: int) -> Observation:

@@ -10,54 +10,15 @@ from threading import Event
 
 import pytest
 
-from diagnose.cli import COMMANDS, main
+from diagnose.cli import COMMANDS
 from diagnose.hypotheses.registry import HYPOTHESES
-from probes.recording import Entry, RecordingWriter, read_recording
-from tests.builders import START_UNIX, Engine, make_steps, with_prefill
-from tests.diagnose.fake_target import FakeClock, FakeEngine, serving
+from probes.recording import read_recording
+from tests.builders import Engine, make_steps, with_prefill
+from tests.diagnose.commands import complaint
+from tests.diagnose.fake_target import FakeEngine, serving
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIVE = ("--window", "5s", "--interval", "1s")
-
-
-@pytest.fixture
-def stallscope(monkeypatch, capsys):
-    """Runs the command in this process: exit code, stdout, stderr. A watch takes no time."""
-    for module in ("diagnose.commands.record", "diagnose.sources.clock"):  # where it was imported, and where it will be
-        monkeypatch.setattr(f"{module}.SystemClock", FakeClock)
-
-    def run(*arguments: object):
-        monkeypatch.setattr(sys, "argv", ["stallscope", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return stopped.value.code, captured.out, captured.err
-
-    return run
-
-
-def recording(path: Path, steps, *, before=None, gone: bool = False, **state) -> Path:
-    engine = Engine(state=state)
-    with RecordingWriter(path, "http://h:1", START_UNIX) as writer:
-        writer.write(Entry(START_UNIX, "exposition", engine.page()))
-        engine.run(steps)
-        writer.write(Entry(START_UNIX + 20, "exposition", engine.page()))
-        if steps:
-            writer.write(Entry(START_UNIX + 20, "steps", engine.steps(steps)))
-        if gone:
-            writer.write(Entry(START_UNIX + 21, "event", "it is gone", "gone"))
-    return path
-
-
-@pytest.fixture
-def files(tmp_path):
-    return {
-        "quiet": recording(tmp_path / "quiet.rec", make_steps(300)),
-        "stalled": recording(tmp_path / "stalled.rec", make_steps(300, with_prefill(5, 1500))),
-        "idle": recording(tmp_path / "idle.rec", [], num_running=0),
-        "gone": recording(tmp_path / "gone.rec", make_steps(300), gone=True),
-    }
 
 
 # ---- exit codes
@@ -97,14 +58,6 @@ def test_json_quiet_and_verbose(stallscope, files):
 # ---- what can go wrong
 
 
-def complaint(result: tuple[int, str, str], code: int = 2) -> str:
-    got, out, err = result
-    assert (got, out) == (code, ""), err
-    assert err.startswith("stallscope: ")
-    assert err.count("\n") == 1
-    return err
-
-
 def test_unreadable_sources_are_one_line(stallscope, tmp_path, files):
     (tmp_path / "odd").write_text("<html>")
     assert "cannot be read: No such file" in complaint(stallscope("diagnose", tmp_path / "none"))
@@ -134,11 +87,12 @@ def test_live_targets_that_cannot_be_read(stallscope):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["diagnose"], "Missing argument 'SOURCES"),
+        (["diagnose"], "name what to diagnose"),
         (["diagnose", "x", "--window", "20"], "'20' is not a duration; write 20s, 200ms or 2m"),
         (["diagnose", "x", "--window", "0s"], "'0s' must be above zero"),
         (["diagnose", "x", "--interval", "often"], "is not a duration"),
-        (["diagnose", "x", "--slo", "itl=fast"], "write METRIC_pNN=LIMIT"),
+        (["diagnose", "x", "--slo", "itl=fast"], "write METRIC_pNN=TIME"),
+        (["diagnose", "x", "--reported", "itl=fast"], "--reported 'itl=fast': write METRIC_pNN=TIME"),
         (["diagnose", "x", "--slo", "itl_p99=200"], "is not a duration"),
         (["diagnose", "x", "--slo", ""], "--slo is empty"),
         (["diagnose", "x", "--no-such-option"], "No such option"),
@@ -187,17 +141,17 @@ def test_a_live_target_that_goes_away(stallscope, tmp_path):
             code, out, err = stallscope(arguments[0], target.url, *arguments[1:], "60s")
         assert code == 4
         assert "hard_failure is supported" in out or "is gone now" in err
-    assert read_recording((tmp_path / "cut.rec").read_text()).entries[-1].event == "gone"
+    assert read_recording((tmp_path / "cut.rec").read_bytes()).entries[-1].event == "gone"
     assert stallscope("diagnose", tmp_path / "cut.rec", "-q")[0] == 4
 
 
 def test_a_wrong_target_does_not_replace_a_recording(stallscope, files):
     """Neither one that is down nor one that answers with something else."""
-    before = files["quiet"].read_text()
+    before = files["quiet"].read_bytes()
     with serving("<html>\n") as target:
         stallscope("record", target.url, "-o", files["quiet"])
     stallscope("record", target.url, "-o", files["quiet"])
-    assert files["quiet"].read_text() == before
+    assert files["quiet"].read_bytes() == before
 
 
 def test_a_recording_that_cannot_be_written(stallscope, tmp_path):
@@ -235,7 +189,8 @@ def test_an_interrupted_recording_is_readable(tmp_path):
     code, out, err = interrupt("record", 140, "--for", "60s", "-o", str(path))
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == "interrupted"
-    assert [entry.kind for entry in read_recording(path.read_text()).entries].count("exposition") >= 4
+    assert re.search(r"cut.rec: \d+ exposition, \d+ steps, \d+ KiB of http://\S+ in \d+ s$", err, re.MULTILINE)
+    assert [entry.kind for entry in read_recording(path.read_bytes()).entries].count("exposition") >= 4
 
 
 def test_an_interrupted_watch_is_judged_by_what_it_saw(tmp_path):

@@ -3,8 +3,9 @@
 import pytest
 
 from diagnose.diagnosis import diagnose
+from diagnose.observation import Observation
 from probes.records import BlockCensus
-from tests.builders import Plan, make_signals, make_steps, watch
+from tests.builders import Machine, Plan, make_signals, make_steps, watch
 from tests.diagnose import cases
 from tests.diagnose.cases import finding, look, texts, verdict
 
@@ -130,3 +131,82 @@ def test_without_a_ceiling_busy_units_are_open():
 def test_a_prefix_is_broken_when_it_is_asked_for_and_nothing_was_lost(situation, expected):
     diagnosis = cases.prefix(**situation)
     assert finding(diagnosis, "cache_prefix_broken").verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        ({"accepted": 300}, "supported"),
+        ({"accepted": 650}, "refuted"),  # high by itself
+        ({"accepted": 450}, "refuted"),  # more than half of the baseline's
+        ({"accepted": 300, "itl": 0.05}, "refuted"),  # nobody waits longer
+        ({"accepted": 300, "before": None}, "undetermined"),
+        ({"accepted": 300, "before": 0}, "undetermined"),
+        ({"accepted": 30, "drafted": 100}, "undetermined"),
+        ({"accepted": 0, "drafted": 0}, "not_applicable"),
+    ],
+)
+def test_speculation_loses_when_acceptance_fell_and_streams_slowed(situation, expected):
+    assert verdict(cases.speculation(**situation), "speculation_loss") == expected
+
+
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        ({"seconds": 1.5}, "supported"),
+        ({"seconds": 0.05}, "refuted"),
+        ({"seconds": 0.7}, "undetermined"),
+        ({"seconds": 0.05, "failed": 3, "waiting": 2}, "supported"),
+        ({"seconds": 0.05, "failed": 3}, "undetermined"),
+        ({"seconds": 0.05, "waiting": 2}, "undetermined"),
+    ],
+)
+def test_a_transfer_stalls_when_it_dominates_or_fails(situation, expected):
+    assert verdict(cases.transfers(**situation), "transfer_stall") == expected
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        ([(2, 0), (9, 6), (3, 0)], "supported"),
+        ([(4, 0), (5, 0), (3, 0)], "refuted"),
+        ([(8, 9), (8, 7), (8, 8)], "refuted"),  # overload of all is no imbalance
+        ([(2, 0), (9, 0), (3, 0)], "refuted"),  # uneven, and nobody waits
+        ([(4, 1), (9, 6), (4, 1), (5, 0)], "undetermined"),
+        ([(4, 0)], "not_applicable"),
+    ],
+)
+def test_replicas_are_unbalanced_when_one_waits_while_another_idles(loads, expected):
+    assert verdict(cases.replicas(*loads), "replica_imbalance") == expected
+
+
+def test_what_an_engine_cannot_do_does_not_apply():
+    diagnosis = look(cases.quiet())
+    for name in ("speculation_loss", "transfer_stall", "replica_imbalance"):
+        assert verdict(diagnosis, name) == "not_applicable"
+
+
+@pytest.mark.parametrize(
+    ("reported", "gap", "tokens", "expected"),
+    [
+        ("itl_p99=400ms", 0.05, 500, "supported"),
+        ("itl_p99=55ms", 0.05, 500, "refuted"),
+        ("itl_p99=90ms", 0.05, 500, "undetermined"),  # the engine's bucket reaches from above to below half of it
+        ("itl_p99=400ms", 0.05, 20, "undetermined"),
+        ("ttft_p99=400ms", 0.05, 500, "undetermined"),  # of which the engine says nothing
+        ("itl_p50=55ms,itl_p99=400ms", 0.05, 500, "supported"),
+    ],
+)
+def test_what_clients_see_and_the_engine_does_not_is_theirs(reported, gap, tokens, expected):
+    assert verdict(cases.clients(reported, gap, tokens), "client_artifact") == expected
+
+
+def test_a_host_that_was_always_late_is_no_cause_of_a_change():
+    def heavy_host() -> Observation:
+        """A third of every gap, and no gap that stands out."""
+        return watch(make_steps(300, machine=Machine(schedule_us=3500)))
+
+    assert verdict(look(heavy_host()), "scheduler_contention") == "supported"
+    assert verdict(look(heavy_host(), heavy_host()), "scheduler_contention") == "refuted"
+    assert "as late as it always was" in texts(look(heavy_host(), heavy_host()), "scheduler_contention")
+    assert verdict(look(heavy_host(), cases.quiet()), "scheduler_contention") == "supported"

@@ -12,6 +12,7 @@ from diagnose.stats import Bounds
 from diagnose.windows import build_signals
 from probes.recording import Entry
 from tests.builders import START_UNIX, Engine, make_steps, with_prefill
+from tests.probes.records import known
 
 TOKENS = 'stallscope_tokens_total{{phase="decode"}} {}\n'
 DECLARED = "# TYPE stallscope_tokens_total counter\n"
@@ -229,7 +230,7 @@ def test_the_exporter_and_the_dialect_agree():
     assert set(signals.counters) == {*STALLSCOPE.counters, "failures"}
     assert set(signals.gauges) == set(STALLSCOPE.gauges) - {"working_set_blocks"}, "this engine measures no reuse"
     assert set(signals.histograms) == set(STALLSCOPE.histograms) - {"block_residency", "block_reuse", "ghost_age"}
-    assert signals.delta("tokens_prefill") == sum(record.prefill_tokens for record in records)
+    assert signals.delta("tokens_prefill") == sum(known(record).prefill_tokens for record in records)
     assert signals.histograms["step_mixed"].count == 10
     assert signals.histograms["queue_time"].mean == pytest.approx(0.1)
     assert signals.last("waiting_blocks") == 2

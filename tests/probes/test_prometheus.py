@@ -1,14 +1,19 @@
 """The exposition holds the series of the catalog, every one of them and no other."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from prometheus_client.core import Metric as Family
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from probes.catalog import BLOCK_AGE_BOUNDS_NS, METRICS, PREFIX, Metric, MetricKind
+from probes.exports import ExportCounters
 from probes.locks import Histogram, TimedLock
-from probes.prometheus import EngineCollector, exposition
-from probes.recorder import RequestTrace, RingRecorder
+from probes.prometheus import EngineCollector, exposition, negotiated
+from probes.recorder import RequestTrace, RingRecorder, StepSlice
 from probes.records import BlockCensus, DeviceTime, StepKind
 from probes.snapshot import EngineSnapshot, ReuseSnapshot
 from tests.probes.records import make_record
@@ -61,7 +66,9 @@ def busy_collector() -> EngineCollector:
             working_set_window_seconds=300.0,
         ),
     )
-    return EngineCollector(recorder, lock, lambda: snapshot)
+    collector = EngineCollector(recorder, lock, lambda: snapshot)
+    collector.exports = [ExportCounters("recording", 5, Counter(disk=1), 2)]
+    return collector
 
 
 def expected_series(metric: Metric) -> set[str]:
@@ -155,3 +162,63 @@ def test_an_unmeasured_ceiling_is_absent_not_zero():
     )
     lines = [line for line in exposition(collector).decode().splitlines() if not line.startswith("#")]
     assert not any("bandwidth" in line or "flops" in line for line in lines)
+
+
+def test_scrapers_do_not_rob_each_other():
+    """Counters only grow, and nothing is reset by being read: a second scraper sees what the first one saw."""
+    collector = busy_collector()
+    assert exposition(collector) == exposition(collector)
+    assert negotiated(collector, "")[0] == exposition(collector)
+
+
+class UnreadableRing(RingRecorder):
+    """Fails whoever looks at the records themselves."""
+
+    def steps_since(self, since: int, limit: int | None = None) -> StepSlice:
+        raise AssertionError("a scrape read step records")
+
+
+def test_a_scrape_reads_counters_and_no_records():
+    """Its cost is that of the series, whatever the ring holds."""
+    collector = busy_collector()
+    before = exposition(collector).count(b"\n")
+    collector._recorder = recorder = UnreadableRing()
+    for step in range(3000):
+        recorder.on_step(make_record(step))
+    assert exposition(collector).count(b"\n") <= before
+
+
+TEXT = "text/plain"
+OPEN_METRICS = "application/openmetrics-text"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", TEXT),
+        ("*/*", TEXT),
+        ("text/plain;version=0.0.4, */*;q=0.1", TEXT),
+        ("application/openmetrics-text; version=1.0.0", OPEN_METRICS),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            OPEN_METRICS,
+        ),
+        ("application/json", TEXT),
+    ],
+)
+def test_the_format_is_what_was_asked_for(accept: str, kind: str):
+    page, content_type = negotiated(busy_collector(), accept)
+    assert content_type.startswith(kind)
+    assert page.endswith(b"# EOF\n") == (kind == OPEN_METRICS)
+
+
+def test_openmetrics_holds_the_same_samples():
+    """Read by the official parser of that format."""
+    collector = busy_collector()
+    strict, _ = negotiated(collector, "application/openmetrics-text; version=1.0.0")
+
+    def values(families: Iterable[Family]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+    text = values(text_string_to_metric_families(exposition(collector).decode()))
+    assert values(openmetrics_families(strict.decode())) == text  # type: ignore[no-untyped-call]

@@ -1,10 +1,13 @@
 """The ring and the counters: nothing is lost silently, and readers do not rob each other."""
 
 import threading
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from probes.recorder import DecodeFloor, RingRecorder
+from probes.recorder import DecodeFloor, NullRecorder, Recorder, RequestTrace, RingRecorder
 from probes.records import DeviceTime, StepKind
 from tests.probes.records import make_record
 
@@ -14,6 +17,21 @@ def filled(count: int, capacity: int = 8) -> RingRecorder:
     for step_id in range(count):
         recorder.on_step(make_record(step_id))
     return recorder
+
+
+def make_trace(number: int) -> RequestTrace:
+    return RequestTrace(
+        request_id=f"r{number}",
+        arrival_ns=number,
+        first_scheduled_ns=number + 1,
+        first_token_ns=number + 2,
+        finished_ns=number + 3,
+        num_prompt_tokens=9,
+        num_cached_tokens=4,
+        num_output_tokens=2,
+        num_preemptions=0,
+        finish_reason="stop",
+    )
 
 
 def test_a_reader_that_keeps_up_gets_everything_once():
@@ -120,16 +138,93 @@ def test_one_disturbed_step_hardly_moves_the_floor():
     assert floor.of(1000) == floor.of(4)
 
 
-def test_a_fault_of_the_probe_is_counted_and_not_raised():
-    recorder = RingRecorder()
-    recorder.on_step(make_record(0)._replace(kind="no such kind"))  # type: ignore[arg-type]
+PATHS = sorted(name for name in vars(Recorder) if name.startswith("on_"))
+FAULTS: dict[str, tuple[Any, ...]] = {
+    "on_device_time": (0, ("not", "numbers")),
+    "on_failure": ([],),
+    "on_first_scheduled": ("not a number",),
+    "on_first_token": (None,),
+    "on_request_finished": (make_trace(0)._replace(arrival_ns=None),),  # type: ignore[arg-type]
+    "on_step": (make_record(0)._replace(kind="no such kind"),),  # type: ignore[arg-type]
+}
+"""What each path of the recorder cannot count."""
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_fault_of_the_probe_is_counted_and_not_raised(path):
+    recorder = filled(1)
+    getattr(recorder, path)(*FAULTS[path])
     assert recorder.counters.probe_errors == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_null_recorder_takes_everything_and_keeps_nothing(path):
+    recorder = NullRecorder()
+    getattr(recorder, path)(*FAULTS[path])
+    assert not hasattr(recorder, "__dict__") or not vars(recorder)
+
+
+def test_a_step_that_cannot_be_counted_is_still_held():
+    recorder = RingRecorder()
+    recorder.on_step(*FAULTS["on_step"])
     assert recorder.next_id == 1
 
 
-def test_a_ring_needs_room():
-    with pytest.raises(ValueError, match="0"):
-        RingRecorder(0)
+@pytest.mark.parametrize("room", [{"capacity": 0}, {"trace_capacity": -1}])
+def test_a_ring_needs_room(room):
+    with pytest.raises(ValueError, match="capacity must be positive, got"):
+        RingRecorder(**room)
+
+
+def test_finished_requests_are_held_in_a_ring_of_their_own():
+    recorder = RingRecorder(trace_capacity=4)
+    for number in range(6):
+        recorder.on_request_finished(make_trace(number))
+    late = recorder.traces_since(0)
+    assert [trace.request_id for trace in late.traces] == ["r2", "r3", "r4", "r5"]
+    assert (late.next_id, late.lost) == (6, 2)
+    assert recorder.traces_since(late.next_id) == ([], 6, 0)
+    assert recorder.traces_since(100) == ([], 6, 0)
+    assert recorder.counters.finished["stop"] == 6
+
+
+@given(
+    capacity=st.integers(1, 8),
+    finished=st.lists(st.integers(0, 12), max_size=8),
+    limit=st.one_of(st.none(), st.integers(1, 5)),
+)
+def test_what_a_reader_of_traces_gets_and_loses_adds_up(capacity, finished, limit):
+    """Whatever comes between two reads: every trace is seen once, in order, or counted as lost."""
+    recorder = RingRecorder(trace_capacity=capacity)
+    total = since = lost = 0
+    seen: list[int] = []
+    for burst in finished:
+        for _ in range(burst):
+            recorder.on_request_finished(make_trace(total))
+            total += 1
+        piece = recorder.traces_since(since, limit)
+        assert limit is None or len(piece.traces) <= limit
+        seen += [int(trace.request_id[1:]) for trace in piece.traces]
+        since, lost = piece.next_id, lost + piece.lost
+    rest = recorder.traces_since(since)
+    seen += [int(trace.request_id[1:]) for trace in rest.traces]
+    assert seen == sorted(set(seen))
+    assert (len(seen) + lost + rest.lost, rest.next_id) == (total, total)
+
+
+def test_reading_traces_beside_the_writer_never_tears():
+    recorder = RingRecorder(trace_capacity=16)
+    thread = threading.Thread(target=lambda: [recorder.on_request_finished(make_trace(n)) for n in range(20_000)])
+    thread.start()
+    since = seen = lost = 0
+    while thread.is_alive() or since < 20_000:
+        piece = recorder.traces_since(since)
+        numbers = [int(trace.request_id[1:]) for trace in piece.traces]
+        assert numbers == sorted(set(numbers))
+        assert all(since <= number < piece.next_id for number in numbers)
+        seen, lost, since = seen + len(numbers), lost + piece.lost, piece.next_id
+    thread.join()
+    assert seen + lost == 20_000
 
 
 def test_a_device_time_fills_in_its_record_and_counts_under_its_kind():

@@ -1,0 +1,87 @@
+from diagnose.case import Case
+from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.units import percent, seconds
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
+
+
+class TransferStall(Hypothesis):
+    """KV blocks that another process computed arrive late, or not at all.
+
+    Symptom: the first token is late, or requests wait, while both the prefill and the decode instance have room.
+    Mechanism: with prefill and decode in separate processes, a request decodes only after its blocks were moved. A slow link,
+    a full buffer or a lost peer holds it, and the blocks it has reserved.
+    Refuted when: nothing was transferred late: transfers are a small share of the time to first token and none failed.
+    Supported when: transfers dominate the time to first token, or they failed while requests waited for them.
+    Proves nothing: bytes transferred; a busy link between steps that overlaps with prefill.
+    Measure next: transfer seconds per request on both ends; blocks held by requests that wait for a transfer.
+    Fix and its trade: stream blocks per finished chunk (more messages), a nearer peer, or prefill on the decode instance for
+    short prompts (stalls its streams a little).
+    """
+
+    name = "transfer_stall"
+
+    def judge(self, case: Case, argument: Argument) -> Judgement:
+        policy, signals = case.policy, case.signals
+        transfer, failures = signals.histograms.get("kv_transfer"), signals.delta("transfer_failures")
+        waiting = signals.peak("waiting_transfer")
+        if "disaggregation" in signals.features_absent:
+            argument.say(Stance.CONTEXT, "this engine computes prefill and decode in one process")
+            return argument.conclude(Verdict.NOT_APPLICABLE)
+        if transfer is None and failures is None and waiting is None:
+            argument.lacks(
+                "KV transfer seconds, failures, and requests that wait for a transfer",
+                "a late transfer looks like a queue from outside",
+                f"curl -s {case.address}/metrics | grep -iE 'transfer|nixl|disagg'   # none where nothing is disaggregated",
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        failed = self._failures(case, argument)
+        share = self._share(case, argument)
+        if share is not None and share >= policy.queue_dominates:
+            return argument.conclude(Verdict.SUPPORTED)
+        if failed and waiting:
+            return argument.conclude(Verdict.SUPPORTED)
+        if not failed and not waiting and (share is None or share < policy.queue_small):
+            return argument.conclude(Verdict.REFUTED)
+        argument.lacks(
+            "transfer seconds beside the time to first token over a longer window",
+            "transfers are neither a small nor the larger part of what is known",
+            command_live(case, "--window 120s"),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
+
+    def _failures(self, case: Case, argument: Argument) -> bool:
+        failures, waiting = case.signals.counters.get("transfer_failures"), case.signals.gauges.get("waiting_transfer")
+        if failures is not None:
+            argument.say(
+                Stance.FOR if failures.delta else Stance.AGAINST,
+                f"{failures.delta:,.0f} transfers failed in the window",
+                value=failures.delta,
+                unit="transfers",
+                source=failures.source,
+            )
+        if waiting is not None:
+            argument.say(
+                Stance.FOR if waiting.peak else Stance.AGAINST,
+                f"at most {waiting.peak:,.0f} requests waited for a transfer",
+                value=waiting.peak,
+                unit="requests",
+                source=waiting.source,
+                samples=len(waiting.values),
+            )
+        return failures is not None and failures.delta > 0
+
+    def _share(self, case: Case, argument: Argument) -> float | None:
+        """Mean transfer time over the mean time to first token; None when one of them has no sample."""
+        transfer, ttft = (case.signals.histograms.get(name) for name in ("kv_transfer", "time_to_first_token"))
+        if transfer is None or ttft is None or not transfer.mean or not ttft.mean:
+            return None
+        share = min(1.0, transfer.mean / ttft.mean)
+        argument.say(
+            Stance.FOR if share >= case.policy.queue_dominates else Stance.AGAINST,
+            f"a transfer takes {seconds(transfer.mean)} of {seconds(ttft.mean)} to the first token ({percent(share)}, means)",
+            value=share,
+            unit="share",
+            source=transfer.source,
+            samples=round(transfer.count),
+        )
+        return share

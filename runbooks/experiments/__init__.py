@@ -1,0 +1,1 @@
+"""Controlled comparisons: two arms, one difference, paired blocks under the same load."""

@@ -1,0 +1,171 @@
+"""One number per block and metric, from what the client saw."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
+
+from diagnose.slo import Objective
+from diagnose.stats import weighted_quantile
+from runbooks.experiments.client import LATE_SEND_SECONDS, Stream, Traffic
+
+
+class Metric(NamedTuple):
+    name: str
+    unit: str
+    """s, 1/s or share."""
+    lower_is_better: bool
+    text: str
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        *(Metric(f"itl_p{q}", "s", True, f"ITL p{q}") for q in (50, 95, 99)),
+        *(Metric(f"ttft_p{q}", "s", True, f"TTFT p{q}") for q in (50, 95, 99)),
+        Metric("throughput", "1/s", False, "output tokens/s"),
+        Metric("goodput", "1/s", False, "goodput (req/s)"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What must be alike in both arms for their figures to be compared."""
+
+    arrivals_per_second: float
+    prompt_tokens: float | None
+    """Mean, as the server counted them."""
+    output_tokens: float | None
+    hit_rate: float | None
+    """Cached share of the prompt tokens; None where the server does not say."""
+    error_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of one arm."""
+
+    pair: int
+    arm: str
+    started_unix: float
+    figures: dict[str, float]
+    """By metric name; one that had no sample is absent."""
+    conditions: Conditions
+    samples: dict[str, int]
+    gaps: tuple[float, ...]
+    """Inter-token gaps, for the plot of both arms."""
+    late_sends: int
+    lag_p99: float
+    """Of the client's own event loop, seconds."""
+    speed: float
+    """The machine's speed index: a fixed computation, per second, right before the block."""
+    first_error: str = ""
+
+
+def measure(
+    traffic: Traffic, window: tuple[float, float], objectives: Sequence[Objective]
+) -> tuple[dict[str, float], dict[str, int], tuple[float, ...]]:
+    """Figures, sample counts and gaps of what happened inside `window` (seconds after the block's start).
+
+    The time before it is the washout: what the arm before left behind has ended by then.
+    """
+    start, end = window
+    inside = [stream for stream in traffic.streams if start <= stream.due < end]
+    gaps = tuple(
+        after - before
+        for stream in traffic.streams
+        for before, after in pairwise(stream.tokens)
+        if start <= after < end
+    )
+    # A request without a first token by the end of the drain waited at least until then: leaving it out would flatter the arm.
+    horizon = max((t for s in traffic.streams for t in s.tokens[-1:]), default=end)
+    ttfts = [
+        stream.ttft if stream.ttft is not None else max(horizon, end) - stream.due
+        for stream in inside
+        if not stream.error
+    ]
+    figures: dict[str, float] = {}
+    for name, values in (("itl", gaps), ("ttft", tuple(ttfts))):
+        if values:
+            for q in (50, 95, 99):
+                figures[f"{name}_p{q}"] = weighted_quantile(values, [1.0] * len(values), q / 100)
+    tokens = sum(start <= at < end for stream in traffic.streams for at in stream.tokens)
+    figures["throughput"] = tokens / (end - start)
+    if objectives:
+        figures["goodput"] = sum(_meets(stream, objectives) for stream in inside) / (end - start)
+    return figures, {"itl": len(gaps), "ttft": len(ttfts), "throughput": tokens, "goodput": len(inside)}, gaps
+
+
+def _meets(stream: Stream, objectives: Sequence[Objective]) -> bool:
+    """Whether one request kept every objective, its quantiles taken over its own gaps."""
+    if stream.error or stream.ttft is None or stream.ended is None:
+        return False
+    gaps = [after - before for before, after in pairwise(stream.tokens)]
+    for objective in objectives:
+        values = {
+            "time_to_first_token": [stream.ttft],
+            "e2e_latency": [stream.ended - stream.due],
+            "inter_token_latency": gaps,
+        }.get(objective.metric, [])
+        if values and weighted_quantile(values, [1.0] * len(values), objective.quantile) > objective.limit_seconds:
+            return False
+    return True
+
+
+def conditions(traffic: Traffic, window: tuple[float, float]) -> Conditions:
+    start, end = window
+    inside = [stream for stream in traffic.streams if start <= stream.due < end]
+    counted = [stream for stream in inside if stream.prompt_tokens is not None]
+    cached = [stream.cached_tokens for stream in counted if stream.cached_tokens is not None]
+    prompt = sum(stream.prompt_tokens or 0 for stream in counted)
+    return Conditions(
+        arrivals_per_second=sum(stream.sent is not None for stream in inside) / (end - start),
+        prompt_tokens=_mean([stream.prompt_tokens for stream in counted]),
+        output_tokens=_mean([stream.output_tokens for stream in counted]),
+        hit_rate=sum(cached) / prompt if prompt and len(cached) == len(counted) else None,
+        error_rate=sum(stream.error is not None for stream in inside) / len(inside) if inside else 0.0,
+    )
+
+
+def _mean(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def make_block(
+    pair: int, arm: str, traffic: Traffic, window: tuple[float, float], objectives: Sequence[Objective], speed: float
+) -> Block:
+    figures, samples, gaps = measure(traffic, window, objectives)
+    lags = sorted(traffic.loop_lags)
+    return Block(
+        pair=pair,
+        arm=arm,
+        started_unix=traffic.started_unix,
+        figures=figures,
+        conditions=conditions(traffic, window),
+        samples=samples,
+        gaps=gaps,
+        late_sends=sum(
+            stream.sent is None or stream.sent - stream.due > LATE_SEND_SECONDS for stream in traffic.streams
+        ),
+        lag_p99=lags[int(0.99 * (len(lags) - 1))] if lags else 0.0,
+        speed=speed,
+        first_error=next((stream.error for stream in traffic.streams if stream.error), ""),
+    )
+
+
+_SPEED_DATA = bytes(1 << 20)
+
+
+def speed_index(clock: Callable[[], float] = time.perf_counter) -> float:
+    """Mebibytes of zeros hashed per second, the best of five: shared hosts change speed in steps, and a block tells on which."""
+    best = float("inf")
+    for _ in range(5):
+        begin = clock()
+        hashlib.sha256(_SPEED_DATA).digest()
+        best = min(best, clock() - begin)
+    return 1 / best if best > 0 else 0.0
