@@ -37,14 +37,14 @@ def test_one_frame_for_a_pipe():
 
 def test_one_frame_of_a_live_target():
     with FakeEngine(make_steps(4000, with_prefill(10, 256)), per_scrape=20).serving() as target:
-        done = stallscope(target.url, "--once", "--interval", "200ms", "--window", "3s", "--size", "120x40")
+        done = stallscope(target.url, "--once", "--interval", "200ms", "--window", "8s", "--size", "120x40")
     assert f"● live  {target.url}" in done.stdout
     assert len(done.stdout.splitlines()) == 40
     assert done.returncode in (0, 1, 3)
 
 
 def test_one_frame_of_a_target_that_is_not_there():
-    done = stallscope("http://127.0.0.1:9", "--once", "--window", "1s")
+    done = stallscope("http://127.0.0.1:9", "--once", "--window", "5s")
     assert done.returncode == 2
     assert "cannot be reached" in done.stdout
     assert "connection refused" in done.stdout
