@@ -37,7 +37,9 @@ class Size(click.ParamType[tuple[int, int]]):
 
 @click.command("dashboard")
 @click.argument("targets", nargs=-1, required=True)
-@click.option("--interval", type=Duration(), default="1s", show_default=True, help="Time between scrapes of a target.")
+@click.option(
+    "--interval", type=Duration(), help="Time between scrapes of a target [default: 1s; above 20 targets n/20 s]."
+)
 @click.option("--baseline", type=click.Path(), default="", help="A recording of a good time to judge against.")
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="TOML file with [thresholds].")
@@ -58,7 +60,7 @@ class Size(click.ParamType[tuple[int, int]]):
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="With --web.")
 def dashboard_command(
     targets: tuple[str, ...],
-    interval: float,
+    interval: float | None,
     baseline: str,
     objectives: tuple[Objective, ...],
     policy_file: Path | None,
@@ -96,7 +98,9 @@ def dashboard_command(
 
     rules = Rules(objectives) if policy_file is None else Rules(objectives, _policy(policy_file))
     try:
-        session = Session(targets, Options(interval, baseline, rules, record, readonly, span))
+        session = Session(
+            targets, Options(interval or default_interval(len(targets)), baseline, rules, record, readonly, span)
+        )
     except OSError as error:
         raise SourceError(f"{record}: cannot be written: {error.strerror or error}") from None
     if page is not None:
@@ -135,6 +139,11 @@ def check(targets: tuple[str, ...], record: Path | None, baseline: str, *, reado
             raise SourceError("--record writes a file, and --readonly forbids it; give one of them")
         if len(targets) != 1 or not is_url(targets[0]):
             raise SourceError("--record takes one live target; start a dashboard per target to record several")
+
+
+def default_interval(num_targets: int) -> float:
+    """Seconds. Twenty scrapes a second are what one core takes with ease, step records included."""
+    return max(1.0, num_targets / 20)
 
 
 def valid_url(target: str) -> bool:

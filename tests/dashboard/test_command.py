@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dashboard.command import THEMES, dashboard_command, web_command
+from dashboard.command import THEMES, dashboard_command, default_interval, web_command
 from dashboard.model.view import Page
 from dashboard.theme import ROLES
 from tests.builders import make_steps, with_prefill
@@ -102,6 +102,11 @@ def test_the_options_name_the_pages_and_themes_there_are():
     options = {option.name: option for option in dashboard_command.params}
     assert list(options["page"].type.choices) == [page.value for page in Page]  # type: ignore[attr-defined]
     assert list(THEMES) == list(ROLES)
+
+
+@pytest.mark.parametrize(("targets", "seconds"), [(1, 1.0), (20, 1.0), (100, 5.0)])
+def test_many_targets_are_asked_less_often(targets: int, seconds: float):
+    assert default_interval(targets) == seconds
 
 
 def test_the_browser_gets_the_same_command_without_web():
