@@ -28,6 +28,8 @@ _MIN_TRAILING_SECONDS = 2.0
 _MIN_PAUSE_SECONDS = 5.0
 _PAUSE_PER_COST = 60.0
 """A diagnosis that takes 0.2 s of CPU time is made again after 12 s: diagnoses never cost more than 1.7 % of a core."""
+_FLEET_PAUSE_PER_COST = 6.0
+"""Of the targets that are not shown one is judged after the other, in a seventh of a core."""
 _SETTLE_SECONDS = 0.4
 """A playhead that moves is not diagnosed before it rests this long."""
 _ALL_POINTS = 100_000
@@ -86,6 +88,7 @@ class Session:
         self._judge = Judge(options.rules, self._inbox.put)
         self._due = [0.0] * len(targets)
         self._judged_at: list[float | None] = [None] * len(targets)
+        self._others_due = 0.0
         self._moved = 0.0
         self._steps_at = 0.0
         self._tick = now
@@ -201,6 +204,7 @@ class Session:
         target = self.view.targets[number]
         target.diagnosing = False
         self._due[number] = time.monotonic() + max(_MIN_PAUSE_SECONDS, _PAUSE_PER_COST * judged.cpu_seconds)
+        self._others_due = time.monotonic() + _FLEET_PAUSE_PER_COST * judged.cpu_seconds
         if judged.summary is not None:
             target.summary = judged.summary
         elif not judged.job.trailing:
@@ -215,7 +219,11 @@ class Session:
                 self.diagnose(number)
         elif view.at != self._judged_at[number] and time.monotonic() - self._moved > _SETTLE_SECONDS:
             self.diagnose(number)
-        if len(view.targets) > 1 and not any(target.diagnosing for target in view.targets):
+        if (
+            len(view.targets) > 1
+            and time.monotonic() >= self._others_due
+            and not any(target.diagnosing for target in view.targets)
+        ):
             other = min(range(len(view.targets)), key=self._due.__getitem__)
             if other != number and self._is_due(other):
                 self.diagnose(other)
