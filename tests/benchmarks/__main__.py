@@ -13,6 +13,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "toolkit_speed": (["tests.benchmarks.toolkit_speed"], "--json"),
     "exposition_speed": (["tests.benchmarks.exposition_speed"], "--json"),
+    "dashboard_cost": (["tests.benchmarks.dashboard_cost"], "--json"),
     "trace_import": (["tests.benchmarks.trace_import"], "--json"),
     "probe_cost": (["tests.benchmarks.probe_cost"], "--json"),
     "policy_speed": (["tests.benchmarks.policy_speed"], None),
