@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "policy_speed": (["tests.benchmarks.policy_speed"], None),
     "recording_cost": (["tests.benchmarks.recording_cost"], "--json"),
     "cpu_engines": (["tests.benchmarks.cpu_engines"], "--json"),
+    "experiment_null": (["tests.benchmarks.experiment_null"], "--json"),
     "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
 }
 
