@@ -26,6 +26,8 @@ TESTS = (
     "test_cache_thrashing.py",
     "test_traps.py",
     "test_decision.py",
+    "test_device_degraded.py",
+    "test_host_evidence.py",
 )
 _MUTANT = re.compile(r"^(?P<function>.+)__mutmut_(?P<number>orig|\d+)$")
 
