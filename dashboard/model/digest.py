@@ -9,7 +9,7 @@ from dashboard.model.levels import LevelReader, Levels, growth, histogram_growth
 from diagnose.dialects.base import Dialect
 from diagnose.exposition import Exposition
 from diagnose.signals import HistogramWindow
-from diagnose.stats import weighted_quantile
+from diagnose.stats import weighted_quantiles
 from probes.records import StepRecord
 from probes.wire import StepsHeader
 
@@ -105,8 +105,8 @@ class Digest:
 
         found: dict[str, float] = {}
         if self._gaps:
-            values, weights = [gap[1] for gap in self._gaps], [gap[2] for gap in self._gaps]
-            found |= {f"itl_p{q}": weighted_quantile(values, weights, q / 100) for q in (50, 99)}
+            _, values, weights = zip(*self._gaps, strict=True)
+            found["itl_p50"], found["itl_p99"] = weighted_quantiles(values, weights, (0.5, 0.99))
         elif (itl := grown("inter_token_latency")) is not None:
             found |= {f"itl_p{q}": _edge(itl, q / 100) for q in (50, 99)}
         if (ttft := grown("time_to_first_token")) is not None:
@@ -181,10 +181,10 @@ def _step_shares(records: Sequence[StepRecord], seconds: float) -> dict[str, flo
     """Shares of the time that went by, from step records: exact for the engine's own thread."""
     if not records:
         return {}
-    gaps = sum(record.host_gap_ns or 0 for record in records) / 1e9
-    lock = sum(record.lock_wait_ns or 0 for record in records) / 1e9
+    gaps = sum([record.host_gap_ns or 0 for record in records]) / 1e9
+    lock = sum([record.lock_wait_ns or 0 for record in records]) / 1e9
     host = sum(map(host_ns, records)) / 1e9
-    schedule = sum(record.schedule_ns or 0 for record in records) / 1e9
+    schedule = sum([record.schedule_ns or 0 for record in records]) / 1e9
     return {
         "gap_share": gaps / seconds,
         "lock_share": lock / seconds,
