@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dashboard.model.history import Point
-from dashboard.model.levels import LevelReader, Levels, growth, histogram_growth
+from dashboard.model.levels import LevelReader, growth, histogram_growth
+from dashboard.model.step_time import host_ns
+from dashboard.model.update import Levels, Update
 from diagnose.dialects.base import Dialect
 from diagnose.exposition import Exposition
 from diagnose.signals import HistogramWindow
@@ -16,23 +18,6 @@ from probes.wire import StepsHeader
 TRAILING_SECONDS = 10.0
 """Quantiles are taken over this long: a single interval holds too few tokens for a p99."""
 _MAX_GAPS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What one scrape changed. Immutable: it crosses from a feed's thread to the interface's."""
-
-    point: Point
-    levels: Levels | None = None
-    steps: tuple[StepRecord, ...] = ()
-    steps_offset_ns: int | None = None
-    """Wall time of a step's stamp = stamp + this."""
-    restarted: bool = False
-    problem: str = ""
-    unreachable: bool = False
-    """Whether the problem is that nothing answered at all."""
-    missing: tuple[str, ...] = ()
-    """Signals that the target does not give, in words."""
 
 
 @dataclass(slots=True)
@@ -191,11 +176,6 @@ def _step_shares(records: Sequence[StepRecord], seconds: float) -> dict[str, flo
         "host_share": host / seconds,
         "schedule_share": schedule / seconds,
     }
-
-
-def host_ns(record: StepRecord) -> int:
-    """Scheduling, preparation and hand-out, as far as they are measured."""
-    return (record.schedule_ns or 0) + (record.prepare_ns or 0) + (record.postprocess_ns or 0)
 
 
 def _missing(levels: Levels, header: StepsHeader | None) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from dashboard.model.view import SPANS, Page
 from dashboard.panels.chrome import status_line, tab_bar
 from dashboard.panels.pages import draw_page
 from dashboard.screens.help import HelpScreen, help_lines
-from dashboard.session import Options, Session
+from dashboard.options import Options
+from dashboard.session import Session
 from dashboard.theme import ROLES
 from tests.dashboard.views import DATA
 

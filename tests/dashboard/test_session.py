@@ -13,7 +13,8 @@ from dashboard.judge import MAX_TRAILING_PAGES, window_entries
 from dashboard.model.target import Phase
 from dashboard.model.view import Page
 from dashboard.poll import next_wait
-from dashboard.session import Options, Session
+from dashboard.options import Options
+from dashboard.session import Session
 from probes.recording import Entry, read_recording
 from tests.builders import make_steps, with_prefill
 from tests.dashboard.views import DATA
