@@ -15,7 +15,7 @@ from diagnose.errors import SourceError
 from diagnose.policy import Policy
 from diagnose.slo import Objective
 
-PAGES = ("overview", "steps", "memory", "host", "requests", "protocol", "fleet")
+PAGES = ("overview", "steps", "memory", "host", "requests", "protocol", "fleet", "techniques")
 THEMES = ("stallscope-dark", "stallscope-light", "stallscope-safe", "stallscope-mono")
 DEFAULT_PORT = 8750
 
@@ -102,7 +102,9 @@ def dashboard_command(
     try:
         session = Session(
             targets,
-            Options(interval or default_interval(len(targets)), baseline, rules, record, readonly, span, all_steps=once),
+            Options(
+                interval or default_interval(len(targets)), baseline, rules, record, readonly, span, all_steps=once
+            ),
         )
     except OSError as error:
         raise SourceError(f"{record}: cannot be written: {error.strerror or error}") from None

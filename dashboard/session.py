@@ -13,7 +13,7 @@ from dashboard.model.target import Mark, Phase, Refusal, Target
 from dashboard.model.update import Update
 from dashboard.model.view import SPANS, Page, View
 from dashboard.options import Options
-from dashboard.panels import fleet, overview, protocol, requests, steps
+from dashboard.panels import fleet, overview, protocol, requests, steps, techniques
 from dashboard.panels.diagnosis import next_command
 from diagnose.commands.params import is_url
 from diagnose.exposition import ExpositionParser
@@ -53,7 +53,8 @@ class Session:
         now = time.time()
         points = max(_MIN_POINTS, min(2 * 3600, _SHARED_POINTS // len(sources)))
         self._spools = [
-            Spool() if len(sources) <= SMALL_FLEET else Spool(max_bytes=16 << 20, segment_bytes=2 << 20) for _ in sources
+            Spool() if len(sources) <= SMALL_FLEET else Spool(max_bytes=16 << 20, segment_bytes=2 << 20)
+            for _ in sources
         ]
         self._feeds: list[LiveFeed | FileFeed] = []
         self._all_steps = options.all_steps or len(sources) <= SMALL_FLEET
@@ -335,6 +336,7 @@ class Session:
             Page.FLEET: lambda: len(fleet.rows(view)),
             Page.REQUESTS: lambda: len(requests.rows(view)),
             Page.PROTOCOL: lambda: len(protocol.items(view)),
+            Page.TECHNIQUES: lambda: len(techniques.TECHNIQUES),
         }
         return counted[view.page]() if view.page in counted else 0
 

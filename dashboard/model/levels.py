@@ -17,7 +17,7 @@ from diagnose.exposition import Exposition
 from diagnose.signals import HistogramWindow
 
 HISTOGRAMS = ("inter_token_latency", "time_to_first_token", "queue_time", "e2e_latency", "schedule", "lock_wait",
-              "block_residency", "block_reuse", "step_decode", "step_mixed", "step_prefill")  # fmt: skip
+              "block_residency", "block_reuse", "kv_transfer", "step_decode", "step_mixed", "step_prefill")  # fmt: skip
 """Those that a page of the dashboard shows."""
 
 
