@@ -91,7 +91,7 @@ def make_diagnosis(
 
     most = MAX_TRAILING_PAGES if job.trailing else None
     incident = observe(job.name, window_entries(job.entries(), most_pages=most), parser)
-    baseline: "Observation | None" = None
+    baseline: Observation | None = None
     if job.baseline is not None:
         baseline = observe(job.name, window_entries(job.spool.between(*job.baseline)), parser)
     elif baseline_entries is not None:

@@ -44,7 +44,7 @@ class Exposition:
 
 
 class ExpositionParser:
-    """Keeps the series texts it has seen. Targets of the same kind, and their threads, may share one: what it keeps only grows."""
+    """Keeps the series texts it has seen. Targets of a kind, and their threads, may share one: what it keeps only grows."""
 
     _MAX_CACHED = 200_000
 

@@ -1,4 +1,4 @@
-"""Four ways to serve prompts beside each other, five questions to each, and next to every answer what this target counts of it."""
+"""Four ways to serve prompts beside each other, five questions to each, and with every answer what this target counts of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

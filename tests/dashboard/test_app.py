@@ -12,10 +12,10 @@ from textual.widgets import Footer, Input
 from dashboard.app import BINDINGS, DashboardApp
 from dashboard.draw.spans import plain
 from dashboard.model.view import SPANS, Page
+from dashboard.options import Options
 from dashboard.panels.chrome import status_line, tab_bar
 from dashboard.panels.pages import draw_page
 from dashboard.screens.help import HelpScreen, help_lines
-from dashboard.options import Options
 from dashboard.session import Session
 from dashboard.theme import ROLES
 from tests.dashboard.views import DATA

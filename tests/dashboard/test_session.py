@@ -12,8 +12,8 @@ from dashboard.bundle import bundle_path, write_bundle
 from dashboard.judge import MAX_TRAILING_PAGES, window_entries
 from dashboard.model.target import Phase
 from dashboard.model.view import Page
-from dashboard.poll import next_wait
 from dashboard.options import Options
+from dashboard.poll import next_wait
 from dashboard.session import SMALL_FLEET, Session
 from probes.recording import Entry, read_recording
 from tests.builders import make_steps, with_prefill
