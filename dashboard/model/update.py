@@ -1,4 +1,4 @@
-"""What crosses from a feed's thread to the interface's: the levels of a scrape and what it changed. Loads nothing that reads pages."""
+"""What crosses from a feed's thread to the interface's: levels, and what a scrape changed. Loads nothing that reads pages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
