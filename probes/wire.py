@@ -152,14 +152,14 @@ def decode_steps(text: str) -> tuple[StepsHeader, list[StepRecord]]:
     return header, records
 
 
-_scan = json.JSONDecoder().scan_once
+_raw_decode = json.JSONDecoder().raw_decode
 
 
 def _parse(line: str) -> Any:
     """`json.loads` without its search for margins, which our own encoder does not write."""
     try:
-        value, end = _scan(line, 0)
-    except StopIteration:
+        value, end = _raw_decode(line)
+    except json.JSONDecodeError:
         return json.loads(line)
     return value if end == len(line) else json.loads(line)
 

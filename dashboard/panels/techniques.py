@@ -85,11 +85,11 @@ TECHNIQUES: dict[str, tuple[Cell, ...]] = {
     "disaggregation": (
         Cell("compute-bound prefill apart from memory-bound decode",
              _column("decode tokens/s", "decode_rate", compact, Page.OVERVIEW)),
-        Cell("prompts go to workers of their own", _newest("wait for transfer", "gauges", "waiting_transfer")),
+        Cell("prompts go to workers of their own", _newest("awaiting KV", "gauges", "waiting_transfer")),
         Cell("KV crosses the network to the decode worker", Live("mean transfer", _mean_transfer, seconds, Page.OVERVIEW)),
         Cell("the phases do not collide; transfers and what is shared still delay",
              _column("queue p50", "queue_p50", seconds, Page.OVERVIEW)),
-        Cell("KV is there before a decode needs it", _newest("failed transfers", "counters", "transfer_failures")),
+        Cell("KV is there before a decode needs it", _newest("failures", "counters", "transfer_failures")),
     ),
 }  # fmt: skip
 """In the order of `DIMENSIONS`."""

@@ -86,7 +86,7 @@ def test_pages_by_number_and_by_tab():
         await pilot.press("tab")
         assert view.page.value == "overview"
         await pilot.press("shift+tab")
-        assert view.page.value == "fleet"
+        assert view.page.value == "techniques"
 
     play(scenario)
 
