@@ -3,6 +3,7 @@
 import queue
 import time
 from collections.abc import Sequence
+from math import inf
 
 from dashboard.feed import Body, Connecting, Ended, FileFeed, Keeper, LiveFeed, WriteProblem
 from dashboard.judge import Job, Judge, Judged
@@ -59,6 +60,7 @@ class Session:
         self._feeds: list[LiveFeed | FileFeed] = []
         self._all_steps = options.all_steps or len(sources) <= SMALL_FLEET
         self._steps_since: dict[int, float] = {}
+        """Of the target that is shown: since when its step records are read."""
         parser = ExpositionParser()
         targets = []
         for number, source in enumerate(sources):
@@ -261,9 +263,9 @@ class Session:
         gone = follows and target.failures >= GONE_AFTER_FAILURES
         latest = (target.history.last_up(end) or end) if gone else end
         start = first if whole else max(first, latest - TRAILING_SECONDS)
-        detailed = self._all_steps or target.is_file or number in self._steps_since
-        if not whole and not self._all_steps:
-            start = max(start, self._steps_since.get(number, start))
+        since = start if self._all_steps or target.is_file else self._steps_since.get(number, inf)
+        with_steps = end - since >= max(_MIN_TRAILING_SECONDS, 3 * target.interval) or since == start
+        start = max(start, since) if with_steps else start
         if mark is not None and mark.end is not None:
             start, end = mark.start, mark.end
         if end - start < _MIN_TRAILING_SECONDS and not marked:
@@ -277,7 +279,7 @@ class Session:
             start=start,
             end=end,
             trailing=not marked and not whole,
-            with_steps=marked or detailed,
+            with_steps=marked or with_steps,
             baseline=(base.start, base.end) if base is not None and base.end is not None else None,
             baseline_file=target.baseline_file,
             gone=f"the target answered and is gone now: {target.problem}" if gone and not marked else "",

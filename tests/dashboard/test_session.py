@@ -85,7 +85,9 @@ class TestLive:
             ids = [record.step_id for record in last.steps][read:]
             assert ids == list(range(ids[0], ids[0] + len(ids)))
             assert ids[0] > 50, "what was made while nobody looked is left out"
-            until(session, lambda: session.job(session.view.current) is not None)
+            job = session.job(session.view.current)
+            assert job is None or not job.with_steps, "they cover too little yet"
+            until(session, lambda: (job := session.job(session.view.current)) is not None and job.with_steps)
             job = session.job(session.view.current)
             assert job is not None and job.with_steps and job.start >= opened
 
