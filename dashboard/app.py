@@ -1,7 +1,7 @@
 """The Textual application: keys and clicks change the session's view, a timer redraws what changed."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -85,9 +85,15 @@ class DashboardApp(App[None]):
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = list(BINDINGS)
 
-    def __init__(self, session: Session, theme: str = "stallscope-dark", bundle_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        theme: str = "stallscope-dark",
+        bundle_dir: Path | None = None,
+        on_first_paint: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
-        self.session = session
+        self.session, self._on_first_paint = session, on_first_paint
         self._bundle_dir = bundle_dir or Path.cwd()
         for one in themes():
             self.register_theme(one)
@@ -110,6 +116,11 @@ class DashboardApp(App[None]):
         return draw_page(self.session.view, width, height)
 
     def on_mount(self) -> None:
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        """After the first paint: feeds load what reads pages, and would take its time from the screen."""
+        self._on_first_paint()
         self.session.start()
         self.set_interval(REDRAW_SECONDS, self.tick)
 

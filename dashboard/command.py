@@ -1,5 +1,6 @@
 """`stallscope dashboard`. Textual is imported when the screen is needed: `--help` and `--once` do without it."""
 
+import gc
 import os
 import shlex
 import shutil
@@ -14,7 +15,7 @@ from diagnose.errors import SourceError
 from diagnose.policy import Policy
 from diagnose.slo import Objective
 
-PAGES = ("overview", "steps", "memory", "host", "requests", "protocol", "fleet")
+PAGES = ("overview", "steps", "memory", "host", "requests", "protocol", "fleet", "techniques")
 THEMES = ("stallscope-dark", "stallscope-light", "stallscope-safe", "stallscope-mono")
 DEFAULT_PORT = 8750
 
@@ -94,12 +95,16 @@ def dashboard_command(
         return
     from dashboard.judge import Rules
     from dashboard.model.view import Page
-    from dashboard.session import Options, Session
+    from dashboard.options import Options
+    from dashboard.session import Session
 
     rules = Rules(objectives) if policy_file is None else Rules(objectives, _policy(policy_file))
     try:
         session = Session(
-            targets, Options(interval or default_interval(len(targets)), baseline, rules, record, readonly, span)
+            targets,
+            Options(
+                interval or default_interval(len(targets)), baseline, rules, record, readonly, span, all_steps=once
+            ),
         )
     except OSError as error:
         raise SourceError(f"{record}: cannot be written: {error.strerror or error}") from None
@@ -111,9 +116,15 @@ def dashboard_command(
         sys.exit(print_once(session, size or _terminal_size(), window))
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise SourceError("the dashboard needs a terminal; in a pipe use --once")
+    gc.disable()  # until the first paint: next to nothing that start-up makes is garbage
     from dashboard.app import DashboardApp
 
-    DashboardApp(session, theme, export_to).run()
+    DashboardApp(session, theme, export_to, _collect_again).run()
+
+
+def _collect_again() -> None:
+    gc.enable()
+    gc.freeze()  # what is loaded by now stays: no collection needs to walk it
 
 
 def _policy(path: Path) -> Policy:

@@ -1,19 +1,24 @@
-"""Where updates come from: one thread a target, live or from a file. They post immutable messages and touch nothing else."""
+"""Where updates come from: one thread a target, live or from a file. They post immutable messages and touch nothing else.
+
+What reads pages and files is loaded by the threads: after the first paint.
+"""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from dashboard.model.digest import Digest, Update
 from dashboard.model.requests import Requests
 from dashboard.model.spool import Spool
 from dashboard.model.target import Refusal
-from diagnose.dialects.registry import recognise
+from dashboard.model.update import Update
 from diagnose.errors import DiagnoseError, SourceError, TargetError
 from diagnose.exposition import ExpositionError, ExpositionParser
-from diagnose.sources.files import FileEvidence, read_files
 from probes.recording import Entry, RecordingWriter
 from probes.wire import decode_steps
+
+if TYPE_CHECKING:
+    from diagnose.sources.files import FileEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +77,16 @@ class Keeper:
 class LiveFeed(threading.Thread):
     """Scrapes one target: one request at a time, one per interval, backing off while it fails."""
 
-    def __init__(self, number: int, url: str, interval: float, keeper: Keeper) -> None:
+    def __init__(self, number: int, url: str, interval: float, keeper: Keeper, parser: ExpositionParser) -> None:
         super().__init__(name=f"feed-{number}", daemon=True)
         self.number, self.url, self.interval, self.keeper = number, url, interval, keeper
+        self.parser = parser
+        """Shared by all feeds: replicas have the same series."""
         self.stopping = threading.Event()
         self.wants_requests = False
         """Whether the request list is looked at: it costs the target an answer."""
+        self.wants_steps = True
+        """Whether step records are read as well: in a large fleet only of the target that is shown."""
 
     def stop(self) -> None:
         self.stopping.set()
@@ -114,8 +123,10 @@ class FileFeed(threading.Thread):
         self._post(self._number, Ended())
 
 
-def read_evidence(path: str) -> FileEvidence:
+def read_evidence(path: str) -> "FileEvidence":
     """The timed answers of a recording, or of other files that say when they were taken. Raises SourceError."""
+    from diagnose.sources.files import read_files
+
     evidence = read_files([path], None)
     entries = evidence.entries
     if any(entry.unix < 0 for entry in entries) or not any(entry.kind == "exposition" for entry in entries):
@@ -146,6 +157,9 @@ def _scrapes(entries: Iterable[Entry]) -> Iterator[_Scrape]:
 
 def updates(name: str, entries: Iterable[Entry]) -> Iterator[Update | Connecting]:
     """What a live feed would have posted. Raises TargetError when the pages are of no engine this version knows."""
+    from dashboard.model.digest import Digest
+    from diagnose.dialects.registry import recognise
+
     parser, digest = ExpositionParser(), None
     for scrape in _scrapes(entries):
         entry = scrape.entry

@@ -10,13 +10,14 @@ from dashboard.feed import read_evidence
 from dashboard.model.spool import Spool
 from dashboard.model.summary import Summary
 from diagnose.errors import DiagnoseError
-from diagnose.observation import Observation, observe
+from diagnose.exposition import ExpositionParser
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.slo import Objective
 from probes.recording import Entry
 
 if TYPE_CHECKING:
     from diagnose.diagnosis import Diagnosis
+    from diagnose.observation import Observation
 
 MAX_TRAILING_PAGES = 12
 """Counters need the first and the last page; a dozen samples of each gauge show its peaks. Marked windows use every page."""
@@ -35,12 +36,15 @@ class Job:
     trailing: bool
     baseline: tuple[float, float] | None = None
     baseline_file: str = ""
+    with_steps: bool = True
+    """False where step records cover only a part of the window."""
     gone: str = ""
     """Why the target, which had answered, is gone at the window's end; empty while it is not."""
 
     def entries(self) -> list[Entry]:
         """All that was read in the incident window, and that the target is gone where it is."""
-        entries = self.spool.between(self.start, self.end)
+        found = self.spool.between(self.start, self.end)
+        entries = [entry for entry in found if self.with_steps or entry.kind != "steps"]
         return [*entries, Entry(self.end, "event", self.gone, "gone")] if self.gone else entries
 
 
@@ -78,15 +82,18 @@ def window_entries(entries: Sequence[Entry], *, most_pages: int | None = None) -
     ]
 
 
-def make_diagnosis(job: Job, rules: Rules, baseline_entries: Sequence[Entry] | None = None) -> "Diagnosis":
+def make_diagnosis(
+    job: Job, rules: Rules, baseline_entries: Sequence[Entry] | None = None, parser: ExpositionParser | None = None
+) -> "Diagnosis":
     """Raises DiagnoseError when the window holds too little."""
     from diagnose.commands.diagnose import judge  # loads every rule: after the first paint
+    from diagnose.observation import observe
 
     most = MAX_TRAILING_PAGES if job.trailing else None
-    incident = observe(job.name, window_entries(job.entries(), most_pages=most))
+    incident = observe(job.name, window_entries(job.entries(), most_pages=most), parser)
     baseline: Observation | None = None
     if job.baseline is not None:
-        baseline = observe(job.name, window_entries(job.spool.between(*job.baseline)))
+        baseline = observe(job.name, window_entries(job.spool.between(*job.baseline)), parser)
     elif baseline_entries is not None:
         baseline = observe(job.baseline_file, baseline_entries)
     return judge(
@@ -97,9 +104,9 @@ def make_diagnosis(job: Job, rules: Rules, baseline_entries: Sequence[Entry] | N
 class Judge(threading.Thread):
     """Jobs of a target replace each other while they wait: only its newest question is answered."""
 
-    def __init__(self, rules: Rules, post: Callable[[Judged], None]) -> None:
+    def __init__(self, rules: Rules, post: Callable[[Judged], None], parser: ExpositionParser) -> None:
         super().__init__(name="judge", daemon=True)
-        self._rules, self._post = rules, post
+        self._rules, self._post, self._parser = rules, post, parser
         self._waiting: dict[int, Job] = {}
         self._changed = threading.Condition()
         self._stopping = False
@@ -129,7 +136,7 @@ class Judge(threading.Thread):
         started = time.thread_time()
         summary, problem = None, ""
         try:
-            diagnosis = make_diagnosis(job, self._rules, self.baseline_entries(job))
+            diagnosis = make_diagnosis(job, self._rules, self.baseline_entries(job), self._parser)
             from dashboard.model.verdicts import summarise
 
             summary = summarise(diagnosis, time.time(), job.start, job.end, trailing=job.trailing)

@@ -31,7 +31,7 @@ class Poll:
     def __init__(self, feed: LiveFeed) -> None:
         self._feed = feed
         self._endpoint = Endpoint(feed.url)
-        self._scraper = Scraper(self._endpoint, SystemClock())
+        self._scraper = Scraper(self._endpoint, SystemClock(), parser=feed.parser)
         self._digest: Digest | None = None
 
     def run(self) -> None:
@@ -68,7 +68,7 @@ class Poll:
 
     def _next(self, digest: Digest) -> tuple[bool, bool]:
         """Whether the scrape failed, and whether its answer was of the target's kind."""
-        reading = self._scraper.read()
+        reading = self._scraper.read(with_steps=self._feed.wants_steps)
         self._feed.keeper.keep(reading.entries)
         if reading.page is None:
             problem = reading.problem

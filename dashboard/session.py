@@ -3,20 +3,21 @@
 import queue
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from math import inf
 
 from dashboard.feed import Body, Connecting, Ended, FileFeed, Keeper, LiveFeed, WriteProblem
-from dashboard.judge import Job, Judge, Judged, Rules
-from dashboard.model.digest import Update
+from dashboard.judge import Job, Judge, Judged
 from dashboard.model.history import History
 from dashboard.model.requests import Requests
 from dashboard.model.spool import Spool
 from dashboard.model.target import Mark, Phase, Refusal, Target
+from dashboard.model.update import Update
 from dashboard.model.view import SPANS, Page, View
-from dashboard.panels import fleet, overview, protocol, requests, steps
+from dashboard.options import Options
+from dashboard.panels import fleet, overview, protocol, requests, steps, techniques
 from dashboard.panels.diagnosis import next_command
 from diagnose.commands.params import is_url
+from diagnose.exposition import ExpositionParser
 from probes.recording import RecordingWriter
 from probes.wire import decode_steps
 
@@ -26,10 +27,12 @@ GONE_AFTER_FAILURES = 3
 """Scrapes in a row that nothing answered, after which a target that had answered is called gone."""
 _MIN_TRAILING_SECONDS = 2.0
 _MIN_PAUSE_SECONDS = 5.0
-_PAUSE_PER_COST = 60.0
-"""A diagnosis that takes 0.2 s of CPU time is made again after 12 s: diagnoses never cost more than 1.7 % of a core."""
-_FLEET_PAUSE_PER_COST = 6.0
-"""Of the targets that are not shown one is judged after the other, in a seventh of a core."""
+_PAUSE_PER_COST = 100.0
+"""A diagnosis that takes 0.1 s of CPU time is made again after 10 s: diagnoses never cost more than 1 % of a core."""
+_FLEET_PAUSE_PER_COST = 12.0
+"""Of the targets that are not shown one is judged after the other, in a thirteenth of a core."""
+SMALL_FLEET = 8
+"""Of more targets than these, step records are read of the one that is shown, and less is kept on disk of each."""
 _SETTLE_SECONDS = 0.4
 """A playhead that moves is not diagnosed before it rests this long."""
 _ALL_POINTS = 100_000
@@ -42,16 +45,6 @@ _DRAIN_SECONDS = 0.05
 """At most this long per tick: a recording that is being read must not hold up the keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    interval: float = 1.0
-    baseline: str = ""
-    rules: Rules = field(default_factory=Rules)
-    record: Path | None = None
-    readonly: bool = False
-    span: float = 300.0
-
-
 class Session:
     """`start`, then `tick` now and then; `stop` ends every thread. Not thread-safe: threads only post to its inbox."""
 
@@ -61,9 +54,14 @@ class Session:
         now = time.time()
         points = max(_MIN_POINTS, min(2 * 3600, _SHARED_POINTS // len(sources)))
         self._spools = [
-            Spool() if len(sources) <= 8 else Spool(max_bytes=16 << 20, segment_bytes=2 << 20) for _ in sources
+            Spool() if len(sources) <= SMALL_FLEET else Spool(max_bytes=16 << 20, segment_bytes=2 << 20)
+            for _ in sources
         ]
         self._feeds: list[LiveFeed | FileFeed] = []
+        self._all_steps = options.all_steps or len(sources) <= SMALL_FLEET
+        self._steps_since: dict[int, float] = {}
+        """Of the target that is shown: since when its step records are read."""
+        parser = ExpositionParser()
         targets = []
         for number, source in enumerate(sources):
             recording = None
@@ -73,7 +71,7 @@ class Session:
                 number, lambda number, body: self._inbox.put((number, body)), self._spools[number], recording
             )
             feed = (
-                LiveFeed(number, source, options.interval, keeper)
+                LiveFeed(number, source, options.interval, keeper, parser)
                 if is_url(source)
                 else FileFeed(number, source, keeper)
             )
@@ -85,7 +83,7 @@ class Session:
         self.view = View(targets, now, longest_span=options.span, readonly=options.readonly)
         if len(targets) > 1:
             self.view.page = Page.FLEET
-        self._judge = Judge(options.rules, self._inbox.put)
+        self._judge = Judge(options.rules, self._inbox.put, parser)
         self._due = [0.0] * len(targets)
         self._judged_at: list[float | None] = [None] * len(targets)
         self._others_due = 0.0
@@ -134,6 +132,9 @@ class Session:
         for number, feed in enumerate(self._feeds):
             if isinstance(feed, LiveFeed):
                 feed.wants_requests = number == shown
+                feed.wants_steps = self._all_steps or number == view.current
+        if view.current not in self._steps_since:
+            self._steps_since = {view.current: now}
         self._fit_span(target)
         self._load_old_steps()
         self._ask_for_due(now)
@@ -262,6 +263,9 @@ class Session:
         gone = follows and target.failures >= GONE_AFTER_FAILURES
         latest = (target.history.last_up(end) or end) if gone else end
         start = first if whole else max(first, latest - TRAILING_SECONDS)
+        since = start if self._all_steps or target.is_file else self._steps_since.get(number, inf)
+        with_steps = end - since >= max(_MIN_TRAILING_SECONDS, 3 * target.interval) or since == start
+        start = max(start, since) if with_steps else start
         if mark is not None and mark.end is not None:
             start, end = mark.start, mark.end
         if end - start < _MIN_TRAILING_SECONDS and not marked:
@@ -275,6 +279,7 @@ class Session:
             start=start,
             end=end,
             trailing=not marked and not whole,
+            with_steps=marked or with_steps,
             baseline=(base.start, base.end) if base is not None and base.end is not None else None,
             baseline_file=target.baseline_file,
             gone=f"the target answered and is gone now: {target.problem}" if gone and not marked else "",
@@ -333,6 +338,7 @@ class Session:
             Page.FLEET: lambda: len(fleet.rows(view)),
             Page.REQUESTS: lambda: len(requests.rows(view)),
             Page.PROTOCOL: lambda: len(protocol.items(view)),
+            Page.TECHNIQUES: lambda: len(techniques.TECHNIQUES),
         }
         return counted[view.page]() if view.page in counted else 0
 

@@ -44,7 +44,7 @@ class Exposition:
 
 
 class ExpositionParser:
-    """Keeps the series texts it has seen; one instance per target."""
+    """Keeps the series texts it has seen. Targets of a kind, and their threads, may share one: what it keeps only grows."""
 
     _MAX_CACHED = 200_000
 

@@ -151,13 +151,15 @@ def length_of(scrapes: Iterable[Scrape]) -> float | None:
     return times[-1] - times[0]
 
 
-def observe(target: str, entries: Iterable[Entry]) -> Observation:
+def observe(target: str, entries: Iterable[Entry], parser: ExpositionParser | None = None) -> Observation:
     """Parses entries in the order in which they came: a clock may have been set in between.
+
+    A `parser` that has seen the target's pages before saves it from reading every label anew.
 
     Raises SourceError when an answer is not what its kind says.
     """
     observation = Observation(target)
-    parser = ExpositionParser()
+    parser = parser or ExpositionParser()
     for entry in entries:
         if entry.kind == "exposition":
             _add_page(observation, parser, entry)

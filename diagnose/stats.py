@@ -1,22 +1,25 @@
 """Small exact statistics: weighted quantiles, histogram quantiles with their bounds, a robust non-negative fit."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 
 
 def weighted_quantile(values: Sequence[float], weights: Sequence[float], q: float) -> float:
     """The smallest value whose cumulative weight reaches q of the total (no interpolation: a value that occurred)."""
+    return weighted_quantiles(values, weights, (q,))[0]
+
+
+def weighted_quantiles(values: Sequence[float], weights: Sequence[float], qs: Sequence[float]) -> list[float]:
+    """`weighted_quantile` for several q, sorting once."""
     if not values:
         raise ValueError("quantile of nothing")
     order = sorted(range(len(values)), key=values.__getitem__)
-    target = q * sum(weights)
-    reached = 0.0
-    for index in order:
-        reached += weights[index]
-        if reached >= target:
-            return values[index]
-    return values[order[-1]]
+    reached = list(accumulate(weights[index] for index in order))
+    total, last = sum(weights), len(order) - 1
+    return [values[order[min(last, bisect_left(reached, q * total))]] for q in qs]
 
 
 def median(values: Sequence[float]) -> float:

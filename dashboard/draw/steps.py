@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from dashboard.draw.chart import AXIS_WIDTH, Series, stacked
 from dashboard.draw.spans import Line, Span
-from dashboard.model.digest import host_ns
+from dashboard.model.step_time import host_ns
 from diagnose.units import seconds
 from probes.records import OpClass, StepRecord
 

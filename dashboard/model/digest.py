@@ -5,34 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dashboard.model.history import Point
-from dashboard.model.levels import LevelReader, Levels, growth, histogram_growth
+from dashboard.model.levels import LevelReader, growth, histogram_growth
+from dashboard.model.step_time import host_ns
+from dashboard.model.update import Levels, Update
 from diagnose.dialects.base import Dialect
 from diagnose.exposition import Exposition
 from diagnose.signals import HistogramWindow
-from diagnose.stats import weighted_quantile
+from diagnose.stats import weighted_quantiles
 from probes.records import StepRecord
 from probes.wire import StepsHeader
 
 TRAILING_SECONDS = 10.0
 """Quantiles are taken over this long: a single interval holds too few tokens for a p99."""
 _MAX_GAPS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What one scrape changed. Immutable: it crosses from a feed's thread to the interface's."""
-
-    point: Point
-    levels: Levels | None = None
-    steps: tuple[StepRecord, ...] = ()
-    steps_offset_ns: int | None = None
-    """Wall time of a step's stamp = stamp + this."""
-    restarted: bool = False
-    problem: str = ""
-    unreachable: bool = False
-    """Whether the problem is that nothing answered at all."""
-    missing: tuple[str, ...] = ()
-    """Signals that the target does not give, in words."""
 
 
 @dataclass(slots=True)
@@ -105,8 +90,8 @@ class Digest:
 
         found: dict[str, float] = {}
         if self._gaps:
-            values, weights = [gap[1] for gap in self._gaps], [gap[2] for gap in self._gaps]
-            found |= {f"itl_p{q}": weighted_quantile(values, weights, q / 100) for q in (50, 99)}
+            _, values, weights = zip(*self._gaps, strict=True)
+            found["itl_p50"], found["itl_p99"] = weighted_quantiles(values, weights, (0.5, 0.99))
         elif (itl := grown("inter_token_latency")) is not None:
             found |= {f"itl_p{q}": _edge(itl, q / 100) for q in (50, 99)}
         if (ttft := grown("time_to_first_token")) is not None:
@@ -181,21 +166,16 @@ def _step_shares(records: Sequence[StepRecord], seconds: float) -> dict[str, flo
     """Shares of the time that went by, from step records: exact for the engine's own thread."""
     if not records:
         return {}
-    gaps = sum(record.host_gap_ns or 0 for record in records) / 1e9
-    lock = sum(record.lock_wait_ns or 0 for record in records) / 1e9
+    gaps = sum([record.host_gap_ns or 0 for record in records]) / 1e9
+    lock = sum([record.lock_wait_ns or 0 for record in records]) / 1e9
     host = sum(map(host_ns, records)) / 1e9
-    schedule = sum(record.schedule_ns or 0 for record in records) / 1e9
+    schedule = sum([record.schedule_ns or 0 for record in records]) / 1e9
     return {
         "gap_share": gaps / seconds,
         "lock_share": lock / seconds,
         "host_share": host / seconds,
         "schedule_share": schedule / seconds,
     }
-
-
-def host_ns(record: StepRecord) -> int:
-    """Scheduling, preparation and hand-out, as far as they are measured."""
-    return (record.schedule_ns or 0) + (record.prepare_ns or 0) + (record.postprocess_ns or 0)
 
 
 def _missing(levels: Levels, header: StepsHeader | None) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, isfinite
-from typing import NamedTuple
 
+from dashboard.model.update import Cumulative, Levels
 from diagnose.dialects.base import Alias, Dialect
 from diagnose.dialects.reading import SUM, buckets, cumulative, level, named
 from diagnose.dialects.view import PageView
@@ -17,32 +17,8 @@ from diagnose.exposition import Exposition
 from diagnose.signals import HistogramWindow
 
 HISTOGRAMS = ("inter_token_latency", "time_to_first_token", "queue_time", "e2e_latency", "schedule", "lock_wait",
-              "block_residency", "block_reuse", "step_decode", "step_mixed", "step_prefill")  # fmt: skip
+              "block_residency", "block_reuse", "kv_transfer", "step_decode", "step_mixed", "step_prefill")  # fmt: skip
 """Those that a page of the dashboard shows."""
-
-
-class Cumulative(NamedTuple):
-    """A histogram as it stands: cumulative counts by bound, the last bound infinite."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[float, ...]
-    sum: float
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """One page."""
-
-    unix: float
-    counters: Mapping[str, float]
-    gauges: Mapping[str, float]
-    histograms: Mapping[str, Cumulative]
-    waiting_reasons: Mapping[str, float]
-    """Waiting requests by reason, where the engine says so."""
-    lock_sites: Mapping[str, tuple[float, float]]
-    """Lock takings and seconds waited by site, since the start."""
-    failures: Mapping[str, float]
-    info: Mapping[str, str]
 
 
 @dataclass(slots=True)

@@ -4,12 +4,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dashboard.model.digest import Update
 from dashboard.model.history import History
-from dashboard.model.levels import Levels
 from dashboard.model.request_times import RequestTimes
 from dashboard.model.requests import Requests
 from dashboard.model.summary import Summary
+from dashboard.model.update import Levels, Update
 from probes.records import StepRecord
 
 RECENT_STEPS = 600

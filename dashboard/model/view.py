@@ -19,6 +19,7 @@ class Page(StrEnum):
     REQUESTS = "requests"
     PROTOCOL = "protocol"
     FLEET = "fleet"
+    TECHNIQUES = "techniques"
 
 
 @dataclass(slots=True)

@@ -15,6 +15,8 @@ PHASE_MARKS = {
     Phase.LOST: ("✖", "bad"),
     Phase.RECORDING: ("■", "good"),
 }
+_SHORT = {Page.REQUESTS: "Reqs", Page.PROTOCOL: "Proto", Page.TECHNIQUES: "Tech"}
+"""Where a tab has no room for its page's name."""
 
 
 def tab_bar(view: View, width: int) -> Line:
@@ -22,9 +24,10 @@ def tab_bar(view: View, width: int) -> Line:
     for number, page in enumerate(Page, 1):
         role = "tab_on" if page is view.page else "tab"
         name = page.value.capitalize()
-        tabs += [Span(f" {number} {name}" if width >= 96 else f" {number}{name}", role, f"page('{page.value}')")]
+        shown = f" {number} {name}" if width >= 100 else f" {number}{_SHORT.get(page, name)}"
+        tabs += [Span(shown, role, f"page('{page.value}')")]
         tabs += [Span(" ", role)]
-    if width >= 124:
+    if width >= 112:
         tabs = [Span(" stallscope ", "brand"), *tabs]
     return both_ends(tabs, _time(view, room=width - text_width(tabs)), width)
 

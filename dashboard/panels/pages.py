@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dashboard.draw.spans import Line, blank, fit
 from dashboard.model.view import Page, View
-from dashboard.panels import fleet, host, memory, overview, protocol, requests, steps
+from dashboard.panels import fleet, host, memory, overview, protocol, requests, steps, techniques
 from dashboard.panels.chrome import status_line, tab_bar
 from dashboard.panels.waiting import nothing_yet
 
@@ -16,6 +16,7 @@ PAGES: dict[Page, Callable[[View, int, int], list[Line]]] = {
     Page.REQUESTS: requests.draw,
     Page.PROTOCOL: protocol.draw,
     Page.FLEET: fleet.draw,
+    Page.TECHNIQUES: techniques.draw,
 }
 CHROME_LINES = 2
 

@@ -1,15 +1,17 @@
 """Option types that several commands share."""
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from diagnose.errors import SourceError
 from diagnose.hardware import Devices, parse_devices
-from diagnose.observation import When
 from diagnose.slo import Objective, Reported, parse_reported, parse_slo
 from diagnose.units import parse_duration
+
+if TYPE_CHECKING:
+    from diagnose.observation import When
 
 
 class Duration(click.ParamType[float]):
@@ -29,12 +31,14 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-class Moment(click.ParamType[When]):
+class Moment(click.ParamType["When"]):
     """`2m`: so long after the start of what is read. `2026-11-30T04:11`: that time, local unless it states a zone."""
 
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "When":
+        from diagnose.observation import When  # brings all that reads pages
+
         if isinstance(value, When):
             return value
         try:

@@ -1,6 +1,7 @@
 """One page through a dialect: the value of a signal's metric, whatever name, unit and labels the engine gives it."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import inf, isfinite
 
 from diagnose.dialects.base import Alias, Combine, Dialect
@@ -75,7 +76,7 @@ def buckets(view: PageView, name: Alias) -> dict[float, float] | None:
     """Cumulative counts by bound, and the sum; empty when no series carries the labels yet, None when a value is no number."""
     found: dict[float, float] = {}
     for key, value in view.series(name.metric + "_bucket", name.labels):
-        bound = _bound(dict(key).get("le", ""))
+        bound = _bound(next((text for label, text in key if label == "le"), ""))
         if bound is None or not isfinite(value):
             return None
         found[bound] = found.get(bound, 0.0) + value
@@ -86,6 +87,7 @@ def buckets(view: PageView, name: Alias) -> dict[float, float] | None:
     return {**found, SUM: total} if sums and isfinite(total) else None
 
 
+@lru_cache(maxsize=4096)
 def _bound(text: str) -> float | None:
     try:
         bound = float(text)

@@ -6,10 +6,12 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from diagnose.exposition import Exposition, Labels
 
 
+@lru_cache(maxsize=8192)  # a page has hundreds of names, the same ones every time
 def canonical(name: str) -> str:
     return name.replace(":", "_").lower().removeprefix("ray_")
 
@@ -43,10 +45,20 @@ class PageView:
         wanted = [[(label, value) for value in values.split("|")] for label, values in labels]
         for name in _spellings(metric):
             if name in self.names:
-                for key, value in self.page.samples[self.names[name]].items():
-                    if all(any(pair in key for pair in pairs) for pairs in wanted):
-                        yield key, value
+                found = self.page.samples[self.names[name]].items()
+                yield from (pair for pair in found if _carries(pair[0], wanted)) if wanted else found
                 return
+
+
+def _carries(key: Labels, wanted: list[list[tuple[str, str]]]) -> bool:
+    """Loops, not generators: this runs for every bucket of every page."""
+    for pairs in wanted:
+        for pair in pairs:
+            if pair in key:
+                break
+        else:
+            return False
+    return True
 
 
 def _spellings(metric: str) -> tuple[str, str]:

@@ -92,9 +92,11 @@ class Scraper:
     """Reads the first page and says what may be watched."""
     dialects: tuple[Dialect, ...] = ()
     """Known from the first page on; empty for a page that `first` let pass without one."""
-    _parser: ExpositionParser = field(default_factory=ExpositionParser)
+    parser: ExpositionParser = field(default_factory=ExpositionParser)
     _next_step: int | None = None
     """Where the next read of step records begins; None when the target serves none."""
+    _passed_over: bool = False
+    """Step records were left unread: what comes next begins anew, at the newest."""
     _engine_id: str = ""
 
     def start(self) -> Reading:
@@ -104,10 +106,13 @@ class Scraper:
         entries += self._states([path for dialect in self.dialects for path in dialect.state_paths])
         if (lack := self._first_steps()) is not None:
             entries.append(lack)
-        return Reading(tuple(entries), self._parser.parse(body))
+        return Reading(tuple(entries), self.parser.parse(body))
 
-    def read(self) -> Reading:
-        """One page, and the step records since the last read. `start` comes first."""
+    def read(self, *, with_steps: bool = True) -> Reading:
+        """One page, and the step records since the last read. `start` comes first.
+
+        Records made while they were not wanted are left out: the first read with them again only finds where they begin.
+        """
         try:
             body = self.endpoint.get("/metrics")
         except ErrorAnswer as error:
@@ -115,7 +120,7 @@ class Scraper:
         except TargetError as error:
             return self._failed(str(error), "unreachable")
         try:
-            page = self._parser.parse(body)
+            page = self.parser.parse(body)
         except ExpositionError as error:
             return self._failed(f"{self.endpoint.url}/metrics: not a metrics page any more: {error}", "bad_answer")
         named = [dialect for dialect in self.dialects if dialect.prefixes]
@@ -124,7 +129,8 @@ class Scraper:
             return self._failed(f"{self.endpoint.url}/metrics: holds no {named[0].name} metrics any more", "bad_answer")
         entries = [Entry(self.clock.unix(), "exposition", body)]
         entries += self._states([path for dialect in self.dialects for path in dialect.load_paths])
-        steps = self._more_steps()
+        steps = self._more_steps() if with_steps else None
+        self._passed_over = not with_steps
         if isinstance(steps, Entry):
             return Reading((*entries, steps), page)
         if steps is None:
@@ -163,6 +169,8 @@ class Scraper:
         path = self._steps_path
         if self._next_step is None or path is None:
             return None
+        if self._passed_over:
+            return self._first_steps()
         try:
             steps = self._read_steps(path, self._next_step)
             if steps.header.engine_id != self._engine_id:

@@ -6,6 +6,7 @@ memory are the process's own, from /proc. With --soak it runs longer and shows h
 """
 
 import argparse
+import compileall
 import fcntl
 import json
 import os
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.builders import Engine, make_steps, with_prefill
-from tests.diagnose.fake_target import Answer, FakeTarget
+from tests.diagnose.fake_target import Answer, FakeTarget, kept_alive
 
 COLUMNS, LINES = 160, 50
 STEPS_PER_TICK = 50
@@ -63,7 +64,7 @@ class Player:
         return min(len(self._ticks) - 1, int((time.monotonic() - self._start) / TICK_SECONDS))
 
     def metrics(self) -> Answer:
-        return self._ticks[self._now()].page
+        return kept_alive(self._ticks[self._now()].page)
 
     def steps(self, since: int) -> Answer:
         now = self._now()
@@ -71,7 +72,7 @@ class Player:
         next_id = (now + 1) * STEPS_PER_TICK
         header = {"stallscope_steps": 1, "engine_id": "engine-1", "next_id": next_id, "lost": 0,
                   "monotonic_ns": time.perf_counter_ns(), "unix_ns": time.time_ns()}  # fmt: skip
-        return json.dumps(header) + "\n" + "".join(line for tick in shown for line in tick.steps)
+        return kept_alive(json.dumps(header) + "\n" + "".join(line for tick in shown for line in tick.steps))
 
 
 def serve(count: int, seconds: float) -> None:
@@ -112,6 +113,7 @@ class Terminal:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm-256color"
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as installed, where bytecode is compiled
             os.execv(sys.executable, [sys.executable, "-m", "diagnose.cli", "dashboard", *arguments])
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -143,8 +145,14 @@ class Terminal:
         os.waitpid(self.pid, 0)
 
 
+def compile_rooms() -> None:
+    for room in ("probes", "diagnose", "runbooks", "dashboard"):
+        compileall.compile_dir(str(Path(__file__).parents[2] / room), quiet=1)
+
+
 def first_paint() -> list[Row]:
     walls, cpus = [], []
+    compile_rooms()
     with servers(1, 60) as urls:
         for _ in range(PAINTS):
             terminal = Terminal(urls)

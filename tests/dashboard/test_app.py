@@ -12,10 +12,11 @@ from textual.widgets import Footer, Input
 from dashboard.app import BINDINGS, DashboardApp
 from dashboard.draw.spans import plain
 from dashboard.model.view import SPANS, Page
+from dashboard.options import Options
 from dashboard.panels.chrome import status_line, tab_bar
 from dashboard.panels.pages import draw_page
 from dashboard.screens.help import HelpScreen, help_lines
-from dashboard.session import Options, Session
+from dashboard.session import Session
 from dashboard.theme import ROLES
 from tests.dashboard.views import DATA
 
@@ -85,7 +86,7 @@ def test_pages_by_number_and_by_tab():
         await pilot.press("tab")
         assert view.page.value == "overview"
         await pilot.press("shift+tab")
-        assert view.page.value == "fleet"
+        assert view.page.value == "techniques"
 
     play(scenario)
 

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.feed import Connecting, updates
-from dashboard.model.digest import Digest, Update
+from dashboard.model.digest import Digest
 from dashboard.model.history import History, Point
 from dashboard.model.levels import LevelReader, growth, histogram_growth
 from dashboard.model.request_times import RequestTimes
 from dashboard.model.requests import parse_requests
 from dashboard.model.spool import Spool
 from dashboard.model.target import Mark, Phase, Refusal, Target
+from dashboard.model.update import Update
 from dashboard.model.view import SPEEDS, Playhead, Table
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.exposition import ExpositionParser

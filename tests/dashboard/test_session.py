@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,9 @@ from dashboard.bundle import bundle_path, write_bundle
 from dashboard.judge import MAX_TRAILING_PAGES, window_entries
 from dashboard.model.target import Phase
 from dashboard.model.view import Page
+from dashboard.options import Options
 from dashboard.poll import next_wait
-from dashboard.session import Options, Session
+from dashboard.session import SMALL_FLEET, Session
 from probes.recording import Entry, read_recording
 from tests.builders import make_steps, with_prefill
 from tests.dashboard.views import DATA
@@ -67,6 +68,28 @@ class TestLive:
             until(session, lambda: len(session.view.target.history) >= 4)
             pages = sum(path.startswith("/metrics") for path in target.asked)
             assert pages <= len(session.view.target.history) + 1
+
+    def test_a_large_fleet_reads_step_records_of_the_target_that_is_shown(self):
+        with ExitStack() as stack:
+            targets = [stack.enter_context(engine().serving()) for _ in range(SMALL_FLEET + 1)]
+            session = stack.enter_context(running(*[target.url for target in targets]))
+            first, last = session.view.targets[0], session.view.targets[-1]
+            until(session, lambda: len(first.steps) > 20 and len(last.history) > 10)
+            assert len(last.steps) <= 10, "at most what was asked for before the first tick"
+            job = session.job(len(targets) - 1)
+            assert job is None or not job.with_steps
+            read = len(last.steps)
+            opened = time.time()
+            session.open(len(targets) - 1)
+            until(session, lambda: len(last.steps) >= read + 30)
+            ids = [record.step_id for record in last.steps][read:]
+            assert ids == list(range(ids[0], ids[0] + len(ids)))
+            assert ids[0] > 50, "what was made while nobody looked is left out"
+            job = session.job(session.view.current)
+            assert job is None or not job.with_steps, "they cover too little yet"
+            until(session, lambda: (job := session.job(session.view.current)) is not None and job.with_steps)
+            job = session.job(session.view.current)
+            assert job is not None and job.with_steps and job.start >= opened
 
     def test_a_hanging_target_does_not_hold_up_the_others(self):
         with engine().serving() as good, serving(None) as bad:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from dashboard.feed import Connecting, updates
 from dashboard.judge import Job, Rules, make_diagnosis
-from dashboard.model.digest import Update
 from dashboard.model.history import History
 from dashboard.model.spool import Spool
 from dashboard.model.target import Target
+from dashboard.model.update import Update
 from dashboard.model.verdicts import summarise
 from dashboard.model.view import SPANS, View
 from probes.recording import Entry, read_recording

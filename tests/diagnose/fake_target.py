@@ -22,6 +22,12 @@ def kept_open() -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(KEPT_OPEN), KEPT_OPEN)
 
 
+def kept_alive(body: str) -> bytes:
+    """As real servers answer."""
+    data = body.encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: keep-alive\r\n\r\n%b" % (len(data), data)
+
+
 def ok(body: str, kind: str = "text/plain; version=0.0.4") -> bytes:
     return raw("200 OK", body, f"Content-Type: {kind}")
 
@@ -58,7 +64,7 @@ class Handler(StreamRequestHandler):
                 return
             data = answer if isinstance(answer, bytes) else ok(answer)
             self.wfile.write(data)
-            if not data.endswith(KEPT_OPEN):
+            if not data.endswith(KEPT_OPEN) and b"Connection: keep-alive" not in data[:200]:
                 return
 
 

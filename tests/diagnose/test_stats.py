@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.stats import Bounds, bucket_quantile, median, robust_fit, spearman, weighted_quantile
+from diagnose.stats import Bounds, bucket_quantile, median, robust_fit, spearman, weighted_quantile, weighted_quantiles
 
 VALUES = st.lists(st.floats(0, 1e3), min_size=1, max_size=40)
+
+
+def test_several_quantiles_are_those_of_one_at_a_time():
+    values, weights = [5.0, 1.0, 4.0, 2.0], [3, 1, 0, 6]
+    assert weighted_quantiles(values, weights, (0.0, 0.1, 0.5, 0.99, 1.0)) == [1.0, 1.0, 2.0, 5.0, 5.0]
 
 
 def test_weighted_quantile_is_a_value_that_occurred():

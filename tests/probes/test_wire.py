@@ -60,6 +60,11 @@ def test_fields_that_an_older_engine_did_not_have_are_not_measured():
     assert decoded[1].ghost_hits is None
 
 
+def test_margins_of_a_line_mean_nothing():
+    text = "".join(encode_steps(HEADER, [make_record()]))
+    assert decode_steps(text.replace("{", " {", 1).replace("}\n", "} \n")) == decode_steps(text)
+
+
 def test_what_a_source_does_not_measure_stays_unmeasured():
     """Zero would be a measurement."""
     record = make_record(0, census=None, schedule_ns=None, decode_context_tokens=None, prefill_tokens=None)
@@ -79,13 +84,17 @@ def test_what_a_source_does_not_measure_stays_unmeasured():
         ({"census": {"active": 1}}, "step record 1"),
         ({"census": 7}, "step record 1"),
         ({"census": {"active": 1, "reclaimable": None, "free": 2}}, "step record 1"),
+        ({"census": {"active": 1, "reclaimable": 1, "free": 2, "lost": 0}}, "lost"),
         ({"device_ns": {"warp": 1}}, "warp"),
+        ({"late_gaps_ns": [1, 0.5]}, "step record 1"),
+        ({"late_gaps_ns": None}, "step record 1"),
     ],
 )
 def test_a_bad_record_is_refused_with_its_line_and_field(changes: dict[str, object], said: str):
-    with pytest.raises(WireError, match="line 3") as caught:
-        decode_steps(mutated(**changes))
-    assert said in str(caught.value)
+    for _ in range(2):  # whatever was decoded before
+        with pytest.raises(WireError, match="line 3") as caught:
+            decode_steps(mutated(**changes))
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "not json", '{"stallscope_steps":99}', '{"stallscope_steps":1}'])
