@@ -202,10 +202,7 @@ def _take(log: EngineLog, text: str, now: float | None, *, inside: bool) -> bool
 
 def _take_load(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
     for line in table.periodic:
-        values = tuple(
-            float(found[1]) * figure.factor if (found := figure.pattern.search(text)) is not None else None
-            for figure in line.figures
-        )
+        values = tuple(figure.read(text) for figure in line.figures)
         if any(value is not None for value in values):
             instance = line.instance.search(text) if line.instance is not None else None
             log.samples.append(LoadSample(now, instance[1] if instance is not None else "", line, values))

@@ -1,0 +1,65 @@
+"""Load as an engine's log states it line by line: what ran, waited and came out, in time order."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diagnose.stats import median
+
+
+class LoadPoint(NamedTuple):
+    """One periodic line of one engine. None: the line does not say."""
+
+    seconds: float
+    """That the line speaks of; 0 for a line that follows the work and not a clock."""
+    running: float | None = None
+    waiting: float | None = None
+    pool_usage: float | None = None
+    decode_tokens_per_second: float | None = None
+    prefill_tokens: float | None = None
+
+
+class Pace(NamedTuple):
+    """Tokens per second of one running request, in the first and the last half of the window."""
+
+    first: float
+    last: float
+    samples: int
+
+    @property
+    def slowdown(self) -> float:
+        """How many times slower the last half is."""
+        return self.first / self.last
+
+
+def pace(points: Sequence[LoadPoint]) -> Pace | None:
+    """None with fewer than two lines that tell, or when nothing came out in one of the halves."""
+    rates = [
+        point.decode_tokens_per_second / point.running
+        for point in points
+        if point.running and point.decode_tokens_per_second is not None
+    ]
+    half = len(rates) // 2
+    if not half:
+        return None
+    first, last = median(rates[:half]), median(rates[-half:])
+    return Pace(first, last, len(rates)) if first > 0 and last > 0 else None
+
+
+def admitted(points: Sequence[LoadPoint]) -> bool | None:
+    """Whether any prompt was computed, or more requests ran than before: the line of waiting requests moves. None: unknown."""
+    prompts = [point.prefill_tokens for point in points if point.prefill_tokens is not None]
+    running = [point.running for point in points if point.running is not None]
+    if not prompts and len(running) < 2:
+        return None
+    return any(prompts) or any(after > before for before, after in zip(running, running[1:], strict=False))
+
+
+def pool_growth(points: Sequence[LoadPoint]) -> float | None:
+    """Share of the pool per second, while it only grows; None when it does not, or when too few lines tell."""
+    known = [point for point in points if point.pool_usage is not None]
+    if len(known) < 3 or not all(point.seconds for point in known):
+        return None
+    levels = [point.pool_usage or 0.0 for point in known]
+    if levels[-1] <= levels[0] or any(after < before for before, after in zip(levels, levels[1:], strict=False)):
+        return None
+    return (levels[-1] - levels[0]) / sum(point.seconds for point in known[1:])
