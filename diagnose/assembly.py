@@ -15,10 +15,16 @@ from diagnose.dialects.registry import DIALECTS, engine_names, spoken, what_it_i
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import NotEnough, TargetError
 from diagnose.observation import Observation, OtherSource, Scrape, length_of
+from diagnose.plausibility import implausible
 from diagnose.policy import Policy
-from diagnose.signals import Signals
+from diagnose.signals import BENCHMARK, Signals
 from diagnose.units import seconds
 from diagnose.windows import read_host, read_pages
+
+_A_MOMENT = (
+    "one scrape is a moment and no window: its levels are shown, counters say nothing of now; give a second scrape, a "
+    "recording or a log, or watch the live target"
+)
 
 
 class Assembled(NamedTuple):
@@ -47,7 +53,9 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     lay_beside(merged, device)
     gone = any(event.kind == "gone" for event in observation.events)
     has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
-    if not (has_window or observation.steps or observation.profiles or observation.host or gone):
+    other = observation.steps or observation.profiles or observation.host or gone
+    is_moment = not (has_window or other)
+    if is_moment and not (observation.scrapes or any(part.dialect == BENCHMARK for part in parts)):
         raise NotEnough(_too_little(observation))
     return Assembled(
         merged,
@@ -55,6 +63,8 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
             *contradictions,
             *(note for part in parts for note in part.notes),
             *device.notes,
+            *([_A_MOMENT] if is_moment and observation.scrapes else []),
+            *implausible(merged),
             *_hidden_queue(merged),
             *_client_side(merged, policy),
         ],

@@ -1,6 +1,7 @@
 """Load as an engine's log states it line by line: what ran, waited and came out, in time order."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from diagnose.stats import median
@@ -49,9 +50,9 @@ def admitted(points: Sequence[LoadPoint]) -> bool | None:
     """Whether any prompt was computed, or more requests ran than before: the line of waiting requests moves. None: unknown."""
     prompts = [point.prefill_tokens for point in points if point.prefill_tokens is not None]
     running = [point.running for point in points if point.running is not None]
-    if not prompts and len(running) < 2:
-        return None
-    return any(prompts) or any(after > before for before, after in zip(running, running[1:], strict=False))
+    if any(prompts) or any(after > before for before, after in pairwise(running)):
+        return True
+    return False if prompts else None
 
 
 def pool_growth(points: Sequence[LoadPoint]) -> float | None:
@@ -60,6 +61,6 @@ def pool_growth(points: Sequence[LoadPoint]) -> float | None:
     if len(known) < 3 or not all(point.seconds for point in known):
         return None
     levels = [point.pool_usage or 0.0 for point in known]
-    if levels[-1] <= levels[0] or any(after < before for before, after in zip(levels, levels[1:], strict=False)):
+    if levels[-1] <= levels[0] or any(after < before for before, after in pairwise(levels)):
         return None
     return (levels[-1] - levels[0]) / sum(point.seconds for point in known[1:])

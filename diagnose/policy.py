@@ -120,6 +120,9 @@ class Policy:
     thrash_negligible_share: float = 0.02
     """Of old content a few blocks always come back; under one in fifty the pool gave up the right ones."""
 
+    hit_rate_high: float = 0.80
+    """With four of five prompt tokens found, a cache keeps what is asked for: thrashing would find next to nothing."""
+
     queue_dominates: float = 0.50
     """Queueing dominates the first token from half of its time."""
 

@@ -11,6 +11,9 @@ from diagnose.stats import Bounds, bucket_quantile
 from probes.host_profile import HostProfile
 from probes.records import StepRecord
 
+BENCHMARK = "benchmark"
+"""Dialect of what load generators report."""
+
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
 COUNTERS = (
     "tokens_prefill",

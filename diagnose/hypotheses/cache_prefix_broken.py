@@ -28,8 +28,8 @@ class CachePrefixBroken(Hypothesis):
         if told:
             argument.say(
                 Stance.FOR,
-                f"the engine says {len(told):,} times that it computes a whole prompt again because this model's memory cannot be "
-                f"cut at the end of a shared prefix: {told[0].detail}",
+                f"the engine says {len(told):,} times that it computes a whole prompt again because this model's memory cannot "
+                f"be cut at the end of a shared prefix: {told[0].detail}",
                 value=len(told),
                 unit="prompts",
                 source="log",

@@ -26,7 +26,7 @@ UNTIMED = -1.0
 _MAX_CONTINUATIONS = 64
 _MAX_CUTS = 8
 """Parts of one line without a figure in a row: a narrow terminal leaves some."""
-_EVENT_TEXT_CHARS = 200
+_EVENT_TEXT_CHARS = 280
 FACTS_AS_GAUGES = frozenset({"max_batched_tokens", "max_sequences", "pool_tokens", "pool_blocks", "block_size"})
 
 
