@@ -17,7 +17,7 @@ from diagnose.errors import NotEnough, TargetError
 from diagnose.observation import Observation, OtherSource, Scrape, length_of
 from diagnose.plausibility import implausible
 from diagnose.policy import Policy
-from diagnose.signals import BENCHMARK, Signals
+from diagnose.signals import BESIDE, Signals
 from diagnose.units import seconds
 from diagnose.windows import read_host, read_pages
 
@@ -55,7 +55,7 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
     other = observation.steps or observation.profiles or observation.host or gone
     is_moment = not (has_window or other)
-    if is_moment and not (observation.scrapes or any(part.dialect == BENCHMARK for part in parts)):
+    if is_moment and not (observation.scrapes or any(part.dialect in BESIDE for part in parts)):
         raise NotEnough(_too_little(observation))
     return Assembled(
         merged,

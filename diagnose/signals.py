@@ -13,6 +13,10 @@ from probes.records import StepRecord
 
 BENCHMARK = "benchmark"
 """Dialect of what load generators report."""
+DEVICE = "nvidia-smi"
+STACKS = "py-spy"
+BESIDE = frozenset({BENCHMARK, DEVICE, STACKS})
+"""Sources that say something of a target without a window of its own."""
 
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
 COUNTERS = (
@@ -33,6 +37,7 @@ COUNTERS = (
     "spec_accepted_tokens",
     "external_query_tokens",
     "external_hit_tokens",
+    "external_stored_tokens",
     "transfer_failures",
     "failures",
     "stall_prefill_seconds",

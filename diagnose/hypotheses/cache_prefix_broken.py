@@ -99,12 +99,13 @@ class CachePrefixBroken(Hypothesis):
 
     def _external(self, case: Case, argument: Argument) -> None:
         """A store outside of the engine."""
-        asked, found = (case.signals.delta(f"external_{what}_tokens") for what in ("query", "hit"))
+        asked, found, stored = (case.signals.delta(f"external_{what}_tokens") for what in ("query", "hit", "stored"))
         if not asked or found is None:
             return
         argument.say(
             Stance.CONTEXT,
-            f"a store beside the engine was asked for {asked:,.0f} prompt tokens and had {found:,.0f} of them",
+            f"a store beside the engine was asked for {asked:,.0f} prompt tokens and had {found:,.0f} of them"
+            + (f"; {stored:,.0f} were stored" if stored else ""),
             value=found / asked,
             unit="share",
             source=case.signals.counters["external_query_tokens"].source,

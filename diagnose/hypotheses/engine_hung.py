@@ -1,6 +1,7 @@
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live
 from diagnose.hypotheses.pool import occupancy
+from diagnose.hypotheses.stacks import say_stacks
 from diagnose.units import seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -50,6 +51,7 @@ class EngineHung(Hypothesis):
             source=running.source,
             samples=len(running.values),
         )
+        say_stacks(case, argument)
         if min(running.values) > 0 and length is not None and length >= case.policy.hung_seconds:
             if length >= case.policy.first_step_seconds or not self._not_begun(case, argument):
                 return argument.conclude(Verdict.SUPPORTED)
