@@ -52,7 +52,7 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     device = device_signals([scrape for scrape in observation.scrapes if is_dcgm(scrape.page)])
     lay_beside(merged, device)
     gone = any(event.kind == "gone" for event in observation.events)
-    has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
+    has_window = any(part.num_scrapes != 1 and (part.num_scrapes or part.counters or part.histograms) for part in parts)
     other = observation.steps or observation.profiles or observation.host or gone
     is_moment = not (has_window or other)
     if is_moment and not (observation.scrapes or any(part.dialect in BESIDE for part in parts)):

@@ -9,13 +9,13 @@ from diagnose.case import Case, Excess, make_window
 from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.decision import Decision, DecisionKind, Finding, decide
 from diagnose.errors import ExitCode
-from diagnose.hypotheses.base import Hypothesis
+from diagnose.hypotheses.base import Hypothesis, command_live
 from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.observation import Event
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.protocol import Measurement, checklist
 from diagnose.signals import Signals
-from diagnose.slo import Objective, Reported
+from diagnose.slo import Objective, Reported, reported_by_clients
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Verdict
 
@@ -68,7 +68,7 @@ def diagnose(
         policy=policy,
         events=tuple(events),
         objectives=tuple(objectives),
-        reported=tuple(reported),
+        reported=tuple(reported) or reported_by_clients(incident, policy),
     )
     findings = [_judge(hypothesis, case) for hypothesis in hypotheses]
     excess = case.excess()
@@ -97,7 +97,15 @@ def _judge(hypothesis: Hypothesis, case: Case) -> Finding:
     except Exception as failure:  # noqa: BLE001 - one broken rule must not silence the others; it is reported by name
         error = f"{type(failure).__name__}: {failure}"
         judgement = Judgement(Verdict.UNDETERMINED, tuple(argument.evidence))
+    if hypothesis.causes_latency and judgement.verdict is Verdict.SUPPORTED and _is_moment(case.signals):
+        argument.lacks("a second scrape", "what holds at one moment may be gone at the next", command_live(case))
+        judgement = argument.conclude(Verdict.UNDETERMINED)
     return Finding(hypothesis.name, hypothesis.benign, hypothesis.causes_latency, judgement, error)
+
+
+def _is_moment(signals: Signals) -> bool:
+    """One scrape and nothing that covers a time: no cause is supported by that."""
+    return signals.num_scrapes == 1 and signals.length_seconds is None and not signals.steps and not signals.profiles
 
 
 _ORDER = (Verdict.CONFIRMED, Verdict.SUPPORTED, Verdict.UNDETERMINED, Verdict.REFUTED, Verdict.NOT_APPLICABLE)

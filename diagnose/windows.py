@@ -108,10 +108,16 @@ def _read_counters(signals: Signals, pages: list[_Page], dialect: Dialect) -> No
 def _read_never(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     """A counter that is still 0 did not grow in any window since the start: all that one page says of growth."""
     views = _views(pages)
-    for signal, aliases in dialect.counters.items():
-        name = named(views, aliases)
+    for signal in _NEVER & dialect.counters.keys():
+        name = named(views, dialect.counters[signal])
         if name is not None and not name.late and cumulative(views[0], name, dialect) == 0:
             signals.counters[signal] = Counter(0.0, source(views, name), "0 since the engine's start")
+
+
+_NEVER = frozenset(
+    {"preemptions", "evictions", "ghost_hits", "transfer_failures", "gpu_ecc_uncorrected", "gpu_xid_errors"}
+)
+"""Counters of what should not happen: that they never grew refutes something. Of work it would only say that none was done."""
 
 
 def _infer_preemptions(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:

@@ -63,14 +63,9 @@ def _top(text: str) -> list[Event]:
         told.append(
             Event(UNTIMED, kind, f"{share:.0f} % of the samples are in {widest['function']} ({widest['file']}), a wait")
         )
-    for row in sorted(rows, key=lambda row: -float(row["own"]))[:3]:
-        told.append(
-            Event(
-                UNTIMED,
-                STACK_EVENT,
-                f"{float(row['own']):.0f} % of the samples end in {row['function']} ({row['file']})",
-            )
-        )
+    busiest = sorted(rows, key=lambda row: -float(row["own"]))[:3]
+    ends = (f"{float(row['own']):.0f} % of the samples end in {row['function']} ({row['file']})" for row in busiest)
+    told += [Event(UNTIMED, STACK_EVENT, text) for text in ends]
     return told
 
 
@@ -84,11 +79,9 @@ def _dump(text: str) -> list[Event]:
             threads[-1][2].insert(0, f"{frame['function']} ({frame['where']})")
     known = [(role_of(frames), *thread) for thread in threads if (frames := thread[2])]
     chosen = [found for found in known if found[0] is not Role.OTHER] or known
-    return [
-        Event(
-            UNTIMED,
-            STACK_EVENT,
-            f"thread {name} ({state}{'' if role is Role.OTHER else f', {role.value}'}) is {activity_of(frames).value}: {frames[-1]}",
-        )
-        for role, name, state, frames in chosen
-    ]
+    return [Event(UNTIMED, STACK_EVENT, _in_words(*found)) for found in chosen]
+
+
+def _in_words(role: Role, name: str, state: str, frames: list[str]) -> str:
+    known = "" if role is Role.OTHER else f", {role.value}"
+    return f"thread {name} ({state}{known}) is {activity_of(frames).value}: {frames[-1]}"
