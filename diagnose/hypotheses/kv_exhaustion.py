@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_census, command_for, command_live
 from diagnose.hypotheses.pool import Occupancy, bucket_text, occupancy
@@ -189,10 +191,15 @@ class KvExhaustion(Hypothesis):
         running = signals.gauges.get("running")
         if waiting is None or running is None:
             return None
-        most = signals.last("max_sequences") or running.peak
+        cap = signals.last("max_sequences")
+        most = cap or running.peak
         full = case.policy.pool_well_below * pool.total
-        samples = zip(waiting.values, running.values, pool.series, strict=False)
+        samples = list(zip(waiting.values, running.values, pool.series, strict=False))
         held = max((w for w, r, active in samples if r < most and active >= full), default=0.0)
+        if not held and (cap is None or running.peak < cap):
+            held = self._pinned(case, argument, samples, pool)
+            if held:
+                return held
         if held:
             argument.say(
                 Stance.FOR,
@@ -203,3 +210,22 @@ class KvExhaustion(Hypothesis):
                 samples=len(waiting.values),
             )
         return held
+
+    def _pinned(
+        self, case: Case, argument: Argument, samples: Sequence[tuple[float, float, float]], pool: Occupancy
+    ) -> float:
+        """Requests that wait at every sample beside a pool that has no room at any of them: whatever else binds, blocks do."""
+        least = min((active / pool.total for _, _, active in samples), default=0.0)
+        waits = min((waiting for waiting, _, _ in samples), default=0.0)
+        if len(samples) < case.policy.min_flat_lines or least < case.policy.pool_exhausted or not waits:
+            return 0.0
+        argument.say(
+            Stance.FOR,
+            f"at least {waits:,.0f} requests waited at every one of {len(samples)} samples, and {percent(least)} or more of the "
+            "pool was active at each",
+            value=least,
+            unit="share",
+            source=pool.source,
+            samples=len(samples),
+        )
+        return waits

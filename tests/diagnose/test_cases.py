@@ -1,8 +1,8 @@
 """Public incidents: what is posted of a live server, and what may be concluded from that alone.
 
 A case asks three things: what must be supported, what must be refuted, and what must stay open. A culprit that the posted data do
-not prove is as wrong as none where they do. Where a verdict differs from what the incident turned out to be, or from what a reader
-of the whole thread would say, `why` argues it.
+not prove is as wrong as none where they do. Where a verdict differs from what the incident turned out to be, or from what a
+reader of the whole thread would say, `why` argues it.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ POSTED = [
         undetermined=("preemption_storm", "kv_exhaustion", "cache_thrashing", "kv_leak", "scheduler_contention"),
         primary="queue_overload",
         says=(("kv_exhaustion", "full in about 30"),),
-        why="The pool is at 65 % and nobody was denied a block: exhaustion is foretold, with its time, and not supported. That the "
-        "prefix cache is off and that the host keeps up was said in the thread and stands in none of the five lines.",
+        why="The pool is at 65 % and nobody was denied a block: exhaustion is foretold, with its time, and not supported. That "
+        "the prefix cache is off and that the host keeps up was said in the thread and stands in none of the five lines.",
     ),
     Posted(
         "02-vllm-21809-chunk-preempt-loop.log",
@@ -97,7 +97,8 @@ POSTED = [
         refuted=("kv_exhaustion",),
         undetermined=("admission_stall", "sequence_cap", "preemption_storm"),
         says=(("kv_exhaustion", "it was not for blocks"),),
-        why="One line: what limits admission besides blocks (adapters, a cap) is asked for. Nothing says that none was preempted.",
+        why="One line: what limits admission besides blocks (adapters, a cap) is asked for. Nothing says that none was "
+        "preempted.",
     ),
     Posted(
         "25-sglang-11970-leak-check-arithmetic.log",
@@ -111,8 +112,8 @@ POSTED = [
         refuted=("kv_leak", "queue_overload", "kv_exhaustion"),
         undetermined=("bandwidth_saturation", "scheduler_contention"),
         says=(("bandwidth_saturation", "while the pool's usage went from"),),
-        why="The slowdown follows the context, which is a reason to look at bandwidth. Host work that grows with the context has the "
-        "same slope; only bytes per step against the device's ceiling would tell, and the log has neither.",
+        why="The slowdown follows the context, which is a reason to look at bandwidth. Host work that grows with the context has "
+        "the same slope; only bytes per step against the device's ceiling would tell, and the log has neither.",
     ),
     Posted(
         "33-lmcache-1353-no-hits.log",
@@ -135,8 +136,8 @@ POSTED = [
         "46-vllm-19036-idle-spin.pyspy.txt",
         undetermined=("scheduler_contention", "frontend_bottleneck"),
         says=(("scheduler_contention", "spins in a wait is busy without work"),),
-        why="The thread does no work, and that is evidence against a busy host. It waits for another thread that the profile does not "
-        "show and that may be late: refuted would say more than one thread's samples can.",
+        why="The thread does no work, and that is evidence against a busy host. It waits for another thread that the profile "
+        "does not show and that may be late: refuted would say more than one thread's samples can.",
     ),
     Posted(
         "57-sglang-3909-slow-decline.log",
@@ -191,7 +192,8 @@ POSTED = [
     Posted(
         "81-dynamo-4425-2552-ttft.txt",
         undetermined=("queue_overload", "transfer_stall", "client_artifact"),
-        why="A client's table shows that first tokens are late and not where: the sweep over concurrency that tells is in the thread.",
+        why="A client's table shows that first tokens are late and not where: the sweep over concurrency that tells is in "
+        "the thread.",
     ),
     Posted(
         "87-sglang-4244-5625-stale-gauges.prom",
@@ -237,6 +239,96 @@ POSTED = [
     ),
 ]
 
+V1 = (
+    "INFO 11-03 07:{:02}:{:02} [loggers.py:118] Engine 000: Avg prompt throughput: {prompt} tokens/s, Avg generation "
+    "throughput: {tokens} tokens/s, Running: {running} reqs, Waiting: {waiting} reqs, GPU KV cache usage: {usage}%, "
+    "Prefix cache hit rate: {hits}%"
+)
+
+
+def v1(count: int = 6, *, prompt: float = 0.0, tokens: float = 0.0, running: int = 0, waiting: int = 0, usage: float = 0.0,
+       hits: float = 0.0) -> list[str]:  # fmt: skip
+    """The same line every 10 s."""
+    values = {"prompt": prompt, "tokens": tokens, "running": running, "waiting": waiting, "usage": usage, "hits": hits}
+    return [V1.format(n // 6, n % 6 * 10, **values) for n in range(count)]
+
+
+NUMBERS = {
+    "12 a pool that is reserved, beside its log": (
+        # 13B on 80 GB: 0.9 x 81920 MiB, idle (vllm-project/vllm#550)
+        {
+            "smi.csv": ["memory.used [MiB], memory.total [MiB]", "73728 MiB, 81920 MiB"],
+            "engine.log": v1(running=1, tokens=40.0, usage=3.0),
+        },
+        Posted("", supported=("expected_reservation",), refuted=("kv_exhaustion",), primary="expected_reservation"),
+    ),
+    "12 a pool that is reserved, without its usage": (
+        {"smi.csv": ["memory.used [MiB], memory.total [MiB]", "73728 MiB, 81920 MiB"]},
+        Posted("", undetermined=("expected_reservation", "kv_exhaustion", "kv_leak")),
+    ),
+    "13 less than was asked for": (
+        # vllm-project/vllm#7768: nothing high to explain; why it is less, only the start-up lines say
+        {"smi.txt": ["| 30%   26C    P8    16W / 450W |  14214MiB / 24564MiB |      0%      Default |"]},
+        Posted("", refuted=("expected_reservation",), undetermined=("kv_exhaustion",)),
+    ),
+    "17 a request larger than the pool": (
+        # vllm-project/vllm#39734
+        {
+            "engine.log": [
+                "INFO 11-03 06:59:00 [config.py:1] Using max model len 262144",
+                "INFO 11-03 06:59:30 [kv_cache_utils.py:1] GPU KV cache size: 76,640 tokens",
+                *v1(waiting=1),
+            ]
+        },
+        Posted(
+            "",
+            supported=("admission_stall",),
+            refuted=("kv_exhaustion",),
+            undetermined=("engine_hung", "hard_failure", "scheduler_contention"),
+            primary="admission_stall",
+            says=(("admission_stall", "the pool holds 76,640 tokens and one request may have 262,144"),),
+        ),
+    ),
+    "62 one line of a burst": (
+        # vllm-project/vllm#8804: 190 run, 651 wait; one line shows no line that moves and no cap
+        {"engine.log": v1(1, prompt=3943.4, tokens=8317.6, running=190, waiting=651, usage=6.7)},
+        Posted("", refuted=("kv_exhaustion",), undetermined=("queue_overload", "sequence_cap")),
+    ),
+    "62 lines of a burst at one number": (
+        {"engine.log": v1(6, prompt=3943.4, tokens=8317.6, running=190, waiting=651, usage=6.7)},
+        Posted("", supported=("queue_overload", "sequence_cap"), refuted=("kv_exhaustion",), primary="sequence_cap"),
+    ),
+    "75 an allocation in the middle of a prefill": (
+        # wtdcode/vllm-backport#94, vllm-project/vllm#26863
+        {
+            "engine.log": [
+                *v1(3, prompt=900.0, tokens=40.0, running=3, usage=31.0),
+                "ERROR 11-03 07:00:31 [core.py:1] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 232.00 MiB. "
+                "GPU 0 has a total capacity of 23.57 GiB of which 154.25 MiB is free.",
+                "ERROR 11-03 07:00:32 [async_llm.py:1] EngineDeadError: EngineCore encountered an issue.",
+            ]
+        },
+        Posted(
+            "",
+            supported=("hard_failure",),
+            refuted=("kv_exhaustion",),
+            primary="hard_failure",
+            says=(("hard_failure", "first out_of_memory"), ("hard_failure", "then engine_dead")),
+        ),
+    ),
+    "86 a gauge a layer too high": (
+        # vllm-project/vllm-omni#6547: ten run where one may
+        {
+            "engine.log": [
+                "INFO 11-03 06:59:00 [api_server.py:1] non-default args: {'max_num_seqs': 1}",
+                *v1(running=10, tokens=50.0, usage=5.0),
+            ]
+        },
+        Posted("", refuted=("kv_exhaustion",), says=(("warning", "a layer above the scheduler"),)),
+    ),
+}
+"""Incidents of which only numbers are posted, as the lines or tables that state these numbers."""
+
 
 def diagnose_files(*files: Path) -> Diagnosis:
     observation = read_files([str(file) for file in files], None).observation()
@@ -260,6 +352,13 @@ def check(posted: Posted, diagnosis: Diagnosis) -> None:
 @pytest.mark.parametrize("posted", POSTED, ids=lambda posted: posted.file)
 def test_a_posted_file(posted):
     check(posted, diagnose_files(DATA / posted.file))
+
+
+@pytest.mark.parametrize(("files", "posted"), NUMBERS.values(), ids=NUMBERS)
+def test_posted_numbers(tmp_path, files, posted):
+    for name, lines in files.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    check(posted, diagnose_files(*(tmp_path / name for name in files)))
 
 
 def test_what_is_open_asks_for_what_would_settle_it():
