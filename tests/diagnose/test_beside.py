@@ -24,11 +24,11 @@ Mon Nov  3 07:00:00 2026
 +-----------------------------------------------------------------------------------------+
 """
 CSV = """\
-timestamp, index, utilization.gpu [%], clocks.current.sm [MHz], clocks_throttle_reasons.active, ecc.errors.uncorrected.volatile.total
-2026/11/03 07:00:00.000, 0, 100 %, 1410 MHz, 0x0000000000000000, 0
-2026/11/03 07:00:00.010, 1, 98 %, 1380 MHz, 0x0000000000000000, [N/A]
-2026/11/03 07:00:01.000, 0, 100 %, 1395 MHz, 0x0000000000000040, 2
-2026/11/03 07:00:01.010, 1, 99 %, 705 MHz, 0x0000000000000040, [N/A]
+index, utilization.gpu [%], clocks.current.sm [MHz], clocks_throttle_reasons.active, ecc.errors.uncorrected.volatile.total
+0, 100 %, 1410 MHz, 0x0000000000000000, 0
+1, 98 %, 1380 MHz, 0x0000000000000000, [N/A]
+0, 100 %, 1395 MHz, 0x0000000000000040, 2
+1, 99 %, 705 MHz, 0x0000000000000040, [N/A]
 """
 DMON = """\
 # gpu     pwr  gtemp  mtemp     sm    mem   mclk   pclk  pviol  tviol
@@ -117,8 +117,8 @@ def test_a_dump_says_what_the_engine_s_loop_does(tmp_path):
         "thread MainThread (idle, engine) is waiting: wait (threading.py:355)"
     ]
     line = (
-        "INFO 11-03 07:{:02}:{:02} [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 "
-        "tokens/s, Running: 2 reqs, Waiting: 0 reqs, GPU KV cache usage: 9.0%, Prefix cache hit rate: 0.0%"
+        "INFO 11-03 07:{:02}:{:02} [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: "
+        "0.0 tokens/s, Running: 2 reqs, Waiting: 0 reqs, GPU KV cache usage: 9.0%, Prefix cache hit rate: 0.0%"
     )
     log = "\n".join(line.format(n // 6, n % 6 * 10) for n in range(5))
     diagnosis = look(tmp_path, dump=DUMP, log=log)

@@ -243,8 +243,8 @@ def test_the_order_of_failures_is_told():
         *vllm([3] * 3, [0] * 3),
         "ERROR 11-03 07:00:31 [core.py:1] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "ERROR 11-03 07:00:33 [core.py:1] EngineCore encountered a fatal error.",
-        "[rank1]:[E1103 07:10:33 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) "
-        "ran for 600000 milliseconds",
+        "[rank1]:[E1103 07:10:33 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9) ran for 600000 milliseconds",
     )
     told = texts(diagnosis, "hard_failure")
     assert told.index("first out_of_memory") < told.index("then engine_dead") < told.index("then collective_timeout")
@@ -264,13 +264,25 @@ def test_work_without_a_token_is_a_hang_once_blocks_are_held():
 
 def test_vllm_says_what_became_of_its_drafts():
     line = (
-        "INFO 11-03 07:00:{:02} [metrics.py:96] SpecDecoding metrics: Mean acceptance length: 1.60, Accepted throughput: 4.37 "
-        "tokens/s, Drafted throughput: 4.92 tokens/s, Accepted: {} tokens, Drafted: {} tokens, Per-position acceptance rate: 0.983, 0.949"
+        "INFO 11-03 07:00:{:02} [metrics.py:96] SpecDecoding metrics: Mean acceptance length: 1.60, Accepted throughput: "
+        "4.37 tokens/s, Drafted throughput: 4.92 tokens/s, Accepted: {} tokens, Drafted: {} tokens, "
+        "Per-position acceptance rate: 0.983, 0.949"
     )
     few = look(line.format(10, 200, 1000), line.format(20, 300, 1000))
     assert verdict(few, "speculation_loss") == "undetermined"
     assert "25 % of 2,000 draft tokens" in texts(few, "speculation_loss")
     assert verdict(look(line.format(10, 900, 1000)), "speculation_loss") == "refuted"
+
+
+def test_the_padding_of_a_graph_s_batch_is_no_request():
+    """TensorRT-LLM: 16 generation tokens for 10 requests."""
+    line = (
+        "[04/28/2025-09:56:44] [TRT-LLM] [I] iter = {}, global_rank = 0, rank = 0, currank_total_requests = 0/0, elapsed_time = "
+        "0.005s, timestamp = 2025-04-28 09:56:44, num_scheduled_requests: 10, states = {{'num_ctx_requests': 0, 'num_ctx_tokens': 0, "
+        "'num_generation_tokens': 16}}"
+    )
+    found = LogEvidence(read_log("a log", [line.format(n) for n in range(3)])).signals(None)
+    assert found.delta("tokens_decode") == 30
 
 
 def test_prompts_that_find_what_they_share_are_no_thrashing():
