@@ -278,8 +278,8 @@ def test_the_padding_of_a_graph_s_batch_is_no_request():
     """TensorRT-LLM: 16 generation tokens for 10 requests."""
     line = (
         "[04/28/2025-09:56:44] [TRT-LLM] [I] iter = {}, global_rank = 0, rank = 0, currank_total_requests = 0/0, elapsed_time = "
-        "0.005s, timestamp = 2025-04-28 09:56:44, num_scheduled_requests: 10, states = {{'num_ctx_requests': 0, 'num_ctx_tokens': 0, "
-        "'num_generation_tokens': 16}}"
+        "0.005s, timestamp = 2025-04-28 09:56:44, num_scheduled_requests: 10, states = {{'num_ctx_requests': 0, "
+        "'num_ctx_tokens': 0, 'num_generation_tokens': 16}}"
     )
     found = LogEvidence(read_log("a log", [line.format(n) for n in range(3)])).signals(None)
     assert found.delta("tokens_decode") == 30
