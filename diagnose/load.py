@@ -17,6 +17,8 @@ class LoadPoint(NamedTuple):
     pool_usage: float | None = None
     decode_tokens_per_second: float | None = None
     prefill_tokens: float | None = None
+    streams: float | None = None
+    """Of a line about a prefill: requests that were decoding when it began."""
 
 
 class Pace(NamedTuple):
@@ -44,6 +46,52 @@ def pace(points: Sequence[LoadPoint]) -> Pace | None:
         return None
     first, last = median(rates[:half]), median(rates[-half:])
     return Pace(first, last, len(rates)) if first > 0 and last > 0 else None
+
+
+class Interference(NamedTuple):
+    """Lines that say how fast streams went since the one before, with prefill between the two and without."""
+
+    without: tuple[float, ...]
+    """Tokens per second of one stream."""
+    mixed: tuple[float, ...]
+
+    @property
+    def slowdown(self) -> float:
+        return median(self.without) / median(self.mixed)
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the streams' time that prefill took: a line stands for so many steps, and its time for one over its pace."""
+        usual = 1 / median(self.without)
+        lost = sum(max(0.0, 1 / pace - usual) for pace in self.mixed)
+        return lost / sum(1 / pace for pace in (*self.without, *self.mixed))
+
+
+def interference(points: Sequence[LoadPoint]) -> Interference | None:
+    """Of an engine that logs prefills and decodes in lines of their own; None without both kinds of intervals, or when the two
+    kinds had batches of different sizes. The pace after an idle time holds that time, and is left out."""
+    kinds: dict[bool, list[LoadPoint]] = {False: [], True: []}
+    began, prefills = False, list[LoadPoint]()
+    for point in points:
+        if point.decode_tokens_per_second is None:
+            prefills.append(point)
+            continue
+        if began and point.running and point.decode_tokens_per_second and all(one.streams for one in prefills):
+            kinds[bool(prefills)].append(point)
+        began, prefills = True, []
+    if not kinds[False] or not kinds[True]:
+        return None
+    sizes = [median([point.running or 0.0 for point in found]) for found in kinds.values()]
+    if max(sizes) > _LIKE_BATCH * min(sizes):
+        return None
+    without, mixed = (
+        tuple((p.decode_tokens_per_second or 0.0) / (p.running or 1.0) for p in found) for found in kinds.values()
+    )
+    return Interference(without, mixed)
+
+
+_LIKE_BATCH = 1.25
+"""Batches within a quarter of each other: a stream's pace falls with the batch by itself."""
 
 
 def admitted(points: Sequence[LoadPoint]) -> bool | None:

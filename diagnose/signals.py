@@ -67,6 +67,7 @@ GAUGES = (
     "decode_context",
     "accept_length",
     "kv_tokens",
+    "streams_before_prefill",
     "prefix_hit_rate",
     "blocks_active",
     "blocks_reclaimable",

@@ -35,6 +35,7 @@ SGLANG_LOG = LogTable(
                     coverage="per prefill batch; retracted ones again",
                 ),
                 figure("tokens_cached", r"#cached-token: (\d+)", Reads.COUNT),
+                figure("streams_before_prefill", r"#running-req: (\d+)"),
                 *_LEVELS,
             ),
         ),

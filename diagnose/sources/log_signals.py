@@ -189,6 +189,7 @@ def _load_point(sample: LoadSample, seconds: float) -> LoadPoint:
         stated.get("pool_usage"),
         stated.get("tokens_decode"),
         stated.get("tokens_prefill"),
+        stated.get("streams_before_prefill"),
     )
 
 

@@ -189,6 +189,42 @@ def test_one_refusal_that_a_smaller_batch_met_is_no_exhaustion():
     assert verdict(look(line.format(512), line.format(256)), "kv_exhaustion") == "supported"
 
 
+# ---- prefill between decodes
+
+
+def alternating(disturbed: float, *, running: int = 8, batch: int = 8) -> list[str]:
+    """A decode line every 2 s at 480 tokens/s; every second one has a prefill before it, and `disturbed` tokens/s."""
+    lines = []
+    for n in range(24):
+        if n % 4 == 2:
+            lines.append(PREFILL.format(54, 2 * n, running=running, waiting=0, usage=0.1))
+        rate, runs = (disturbed, batch) if n % 4 == 2 else (480.0, 8)
+        lines.append(DECODE.format(54, 2 * n, running=runs, waiting=0, usage=0.1, kv=9000 + n, tokens=rate))
+    return lines
+
+
+def test_streams_that_slow_down_whenever_a_prefill_comes_between():
+    diagnosis = look(*alternating(60.0))
+    assert verdict(diagnosis, "prefill_interference") == "supported"
+    assert "gets 7.5 tokens/s between lines with a prefill and 60.0" in texts(diagnosis, "prefill_interference")
+    assert diagnosis.primary == "prefill_interference"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (alternating(470.0), "refuted"),
+        (alternating(380.0), "undetermined"),
+        (alternating(60.0)[:8], "undetermined"),
+        (alternating(60.0, running=0), "undetermined"),
+        (alternating(60.0, batch=32), "undetermined"),
+    ],
+    ids=["as fast", "a little slower", "few lines", "it was idle before", "another batch"],
+)
+def test_a_prefill_between_decodes_alone_names_no_interference(lines, expected):
+    assert verdict(look(*lines), "prefill_interference") == expected
+
+
 # ---- what the engine says itself
 
 
