@@ -185,6 +185,7 @@ def _add(merged: Signals, part: Signals) -> None:
         merged.counters = {**part.counters, **merged.counters}
         merged.histograms = {**part.histograms, **merged.histograms}
         merged.failures = {**part.failures, **merged.failures}
+        merged.load = merged.load or part.load
     merged.gauges = {**part.gauges, **merged.gauges}
     merged.info = {**part.info, **merged.info}
     # How to get what is missing is for the engine to say, not for what stands beside it.

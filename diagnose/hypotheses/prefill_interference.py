@@ -20,7 +20,8 @@ class PrefillInterference(Hypothesis):
     Refuted when: no prompt token was computed in the window, or mixed steps are no slower than pure decode steps of like
     batch and context, or stalls hold too little of the decode time to matter.
     Supported when: mixed steps are much slower than like pure decode steps and most of the excess of the slow gaps is
-    co-scheduled prefill.
+    co-scheduled prefill; in a log that gives prefills and decodes lines of their own, streams are much slower whenever a
+    prefill came between two lines, and lose a good part of their time to it.
     Proves nothing: prompts got longer; the budget is large; the GPU is busy; the hit rate changed.
     Measure next: the same load at a smaller token budget, p95/p99 ITL and TTFT side by side, in paired blocks.
     Fix and its trade: a smaller token budget shortens the stalls and lengthens the time to first token; prefix reuse or a
