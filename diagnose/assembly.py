@@ -15,10 +15,16 @@ from diagnose.dialects.registry import DIALECTS, engine_names, spoken, what_it_i
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import NotEnough, TargetError
 from diagnose.observation import Observation, OtherSource, Scrape, length_of
+from diagnose.plausibility import implausible
 from diagnose.policy import Policy
-from diagnose.signals import Signals
+from diagnose.signals import BESIDE, Signals
 from diagnose.units import seconds
 from diagnose.windows import read_host, read_pages
+
+_A_MOMENT = (
+    "one scrape is a moment and no window: its levels are shown, counters say nothing of now; give a second scrape, a "
+    "recording or a log, or watch the live target"
+)
 
 
 class Assembled(NamedTuple):
@@ -46,8 +52,10 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
     device = device_signals([scrape for scrape in observation.scrapes if is_dcgm(scrape.page)])
     lay_beside(merged, device)
     gone = any(event.kind == "gone" for event in observation.events)
-    has_window = any(part.num_scrapes >= 2 for part in parts) or merged.counters or merged.histograms
-    if not (has_window or observation.steps or observation.profiles or observation.host or gone):
+    has_window = any(part.num_scrapes != 1 and (part.num_scrapes or part.counters or part.histograms) for part in parts)
+    other = observation.steps or observation.profiles or observation.host or gone
+    is_moment = not (has_window or other)
+    if is_moment and not (observation.scrapes or any(part.dialect in BESIDE for part in parts)):
         raise NotEnough(_too_little(observation))
     return Assembled(
         merged,
@@ -55,6 +63,8 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
             *contradictions,
             *(note for part in parts for note in part.notes),
             *device.notes,
+            *([_A_MOMENT] if is_moment and observation.scrapes else []),
+            *implausible(merged),
             *_hidden_queue(merged),
             *_client_side(merged, policy),
         ],
@@ -175,6 +185,7 @@ def _add(merged: Signals, part: Signals) -> None:
         merged.counters = {**part.counters, **merged.counters}
         merged.histograms = {**part.histograms, **merged.histograms}
         merged.failures = {**part.failures, **merged.failures}
+        merged.load = merged.load or part.load
     merged.gauges = {**part.gauges, **merged.gauges}
     merged.info = {**part.info, **merged.info}
     # How to get what is missing is for the engine to say, not for what stands beside it.

@@ -1,6 +1,6 @@
 """From observations to a Diagnosis: judge every hypothesis, rank the causes, decide."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from diagnose.account import Account
@@ -9,13 +9,13 @@ from diagnose.case import Case, Excess, make_window
 from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.decision import Decision, DecisionKind, Finding, decide
 from diagnose.errors import ExitCode
-from diagnose.hypotheses.base import Hypothesis
+from diagnose.hypotheses.base import Hypothesis, command_live
 from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.observation import Event
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.protocol import Measurement, checklist
 from diagnose.signals import Signals
-from diagnose.slo import Objective, Reported
+from diagnose.slo import Objective, Reported, reported_by_clients
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Verdict
 
@@ -68,7 +68,7 @@ def diagnose(
         policy=policy,
         events=tuple(events),
         objectives=tuple(objectives),
-        reported=tuple(reported),
+        reported=tuple(reported) or reported_by_clients(incident, policy),
     )
     findings = [_judge(hypothesis, case) for hypothesis in hypotheses]
     excess = case.excess()
@@ -97,7 +97,15 @@ def _judge(hypothesis: Hypothesis, case: Case) -> Finding:
     except Exception as failure:  # noqa: BLE001 - one broken rule must not silence the others; it is reported by name
         error = f"{type(failure).__name__}: {failure}"
         judgement = Judgement(Verdict.UNDETERMINED, tuple(argument.evidence))
+    if hypothesis.causes_latency and judgement.verdict is Verdict.SUPPORTED and _is_moment(case.signals):
+        argument.lacks("a second scrape", "what holds at one moment may be gone at the next", command_live(case))
+        judgement = argument.conclude(Verdict.UNDETERMINED)
     return Finding(hypothesis.name, hypothesis.benign, hypothesis.causes_latency, judgement, error)
+
+
+def _is_moment(signals: Signals) -> bool:
+    """One scrape and nothing that covers a time: no cause is supported by that."""
+    return signals.num_scrapes == 1 and signals.length_seconds is None and not signals.steps and not signals.profiles
 
 
 _ORDER = (Verdict.CONFIRMED, Verdict.SUPPORTED, Verdict.UNDETERMINED, Verdict.REFUTED, Verdict.NOT_APPLICABLE)
@@ -111,7 +119,7 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     """The supported cause with the largest share of the excess; a dead target first; a benign one only if it stands alone.
 
     None when too much of the excess is unexplained, or when the best cause explains under a tenth of it. Where nothing can be
-    apportioned (no step records, no histograms that would do), a cause is primary when it is the only one.
+    apportioned (no step records, no histograms that would do) see `_without_account`.
     """
     if any(event.kind in ("gone", "engine_dead") for event in case.events):
         return "hard_failure"
@@ -119,8 +127,8 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     if causes:
         if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
             return None
-        if excess is None and all(f.judgement.share_of_excess is None for f in causes):
-            return _only_cause(causes)
+        if excess is None:
+            return _without_account(causes, case.policy)
         best = max(causes, key=lambda f: f.judgement.share_of_excess or 0.0)
         share = best.judgement.share_of_excess
         if case.itl_moved() and (share is None or share < case.policy.negligible_share):
@@ -132,13 +140,24 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     return None
 
 
-_CONSEQUENCES = {"preemption_storm": "kv_exhaustion", "queue_overload": "kv_exhaustion"}
-"""What another cause ends in: with both supported, the first follows from the second."""
+_CONSEQUENCES: Mapping[str, frozenset[str]] = {
+    "preemption_storm": frozenset({"kv_exhaustion"}),
+    "queue_overload": frozenset({"kv_exhaustion", "sequence_cap", "admission_stall"}),
+}
+"""What other causes end in: with one of those supported as well, it follows from that one."""
 
 
-def _only_cause(causes: Sequence[Finding]) -> str | None:
+def _without_account(causes: Sequence[Finding], policy: Policy) -> str | None:
+    """Nothing apportions the excess, so that what a rule calls its share is one of the time. From half of it on no other cause
+    can have more. A smaller one leaves most to others: the only cause without a share leads then, and of several none does."""
+    measured = [f for f in causes if f.judgement.share_of_excess is not None]
+    best = max(measured, key=lambda f: f.judgement.share_of_excess or 0.0, default=None)
+    if best is not None and (best.judgement.share_of_excess or 0.0) >= policy.dominant_share:
+        return best.name
     names = {f.name for f in causes}
-    first = [name for name in names if _CONSEQUENCES.get(name) not in names]
+    first = [f.name for f in causes if f not in measured and not _CONSEQUENCES.get(f.name, frozenset()) & names]
+    if not first:
+        return best.name if best is not None else None
     return first[0] if len(first) == 1 else None
 
 

@@ -45,6 +45,12 @@ class Event:
     detail: str
 
 
+STACK_EVENT = "stack"
+"""What a thread of the server does, in words."""
+SPIN_EVENT = "spin"
+"""A thread that turns in a loop while it waits: a core at 100 % that is no work."""
+
+
 class ClockReading(NamedTuple):
     """The scraper's wall clock and the engine's monotonic one at the time of one answer."""
 

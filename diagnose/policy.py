@@ -120,6 +120,9 @@ class Policy:
     thrash_negligible_share: float = 0.02
     """Of old content a few blocks always come back; under one in fifty the pool gave up the right ones."""
 
+    hit_rate_high: float = 0.80
+    """With four of five prompt tokens found, a cache keeps what is asked for: thrashing would find next to nothing."""
+
     queue_dominates: float = 0.50
     """Queueing dominates the first token from half of its time."""
 
@@ -143,6 +146,18 @@ class Policy:
 
     replica_factor: float = 2.0
     """Random routing leaves replicas within a factor of two of each other at any load worth looking at."""
+
+    min_load_lines: int = 2
+    """A level of one line is a moment; two periodic lines are 5 to 10 s apart, and what holds at both is no moment."""
+
+    min_flat_lines: int = 3
+    """Running requests that reach the same number while others wait: twice is chance, three times is a limit."""
+
+    forecast_seconds: float = 600.0
+    """A pool's growth foretells ten minutes at most: after that it is another load."""
+
+    first_step_seconds: float = 300.0
+    """A first request may wait for kernels or a grammar to be compiled: from five minutes no sane server does that."""
 
     noticeable_queue_seconds: float = 0.1
     """A queue shorter than 100 ms is not felt by a person waiting for a first token."""

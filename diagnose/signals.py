@@ -6,9 +6,17 @@ from math import inf
 
 from diagnose.dialects.base import Usage
 from diagnose.kernel_profile import KernelProfile
+from diagnose.load import LoadPoint
 from diagnose.stats import Bounds, bucket_quantile
 from probes.host_profile import HostProfile
 from probes.records import StepRecord
+
+BENCHMARK = "benchmark"
+"""Dialect of what load generators report."""
+DEVICE = "nvidia-smi"
+STACKS = "py-spy"
+BESIDE = frozenset({BENCHMARK, DEVICE, STACKS})
+"""Sources that say something of a target without a window of its own."""
 
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
 COUNTERS = (
@@ -27,6 +35,9 @@ COUNTERS = (
     "upstream_queue_seconds",
     "spec_draft_tokens",
     "spec_accepted_tokens",
+    "external_query_tokens",
+    "external_hit_tokens",
+    "external_stored_tokens",
     "transfer_failures",
     "failures",
     "stall_prefill_seconds",
@@ -55,6 +66,9 @@ GAUGES = (
     "reserved_share",
     "decode_context",
     "accept_length",
+    "kv_tokens",
+    "streams_before_prefill",
+    "prefix_hit_rate",
     "blocks_active",
     "blocks_reclaimable",
     "blocks_free",
@@ -208,6 +222,8 @@ class Signals:
     """What limits this part of the evidence, for the report."""
     advice: Mapping[str, str] = field(default_factory=dict)
     """Topic -> how to get on this engine what is missing."""
+    load: tuple[LoadPoint, ...] = ()
+    """What a log of one engine says of its load, line by line; empty without one, and for several engines in one log."""
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 
 from diagnose.errors import SourceError
+from diagnose.policy import Policy
+from diagnose.signals import Signals
 from diagnose.units import parse_duration
 
 SLO_METRICS = {
@@ -33,6 +35,22 @@ class Reported:
     """Canonical histogram signal."""
     quantile: float
     seconds: float
+
+
+def reported_by_clients(signals: Signals, policy: Policy) -> tuple[Reported, ...]:
+    """Of a load generator's result beside the engine. Its inter-token latency is one per message: left out when those carry
+    several tokens."""
+    per_message, per_token = signals.last("client_itl_mean"), signals.last("client_tpot_mean")
+    packed = per_message is not None and per_token is not None and per_message > policy.shift_ratio * per_token
+    found: list[Reported] = []
+    for name in ("ttft", "itl", "e2e"):
+        for percent in (50, 99):
+            value = signals.last(f"client_{name}_p{percent}")
+            if value is not None and not (name == "itl" and packed):
+                found.append(
+                    Reported(f"{name}_p{percent}={value * 1e3:.4g}ms", SLO_METRICS[name], percent / 100, value)
+                )
+    return tuple(found)
 
 
 def parse_slo(text: str) -> tuple[Objective, ...]:

@@ -33,6 +33,8 @@ def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: floa
         _read_counters(signals, pages, dialect)
         _read_histograms(signals, pages, dialect)
         _detect_restart(signals)
+    elif pages:
+        _read_never(signals, pages, dialect)
     return signals
 
 
@@ -101,6 +103,21 @@ def _read_counters(signals: Signals, pages: list[_Page], dialect: Dialect) -> No
     _infer_preemptions(signals, pages, dialect)
     for failures in dialect.failures:
         _read_failures(signals, pages, failures)
+
+
+def _read_never(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
+    """A counter that is still 0 did not grow in any window since the start: all that one page says of growth."""
+    views = _views(pages)
+    for signal in _NEVER & dialect.counters.keys():
+        name = named(views, dialect.counters[signal])
+        if name is not None and not name.late and cumulative(views[0], name, dialect) == 0:
+            signals.counters[signal] = Counter(0.0, source(views, name), "0 since the engine's start")
+
+
+_NEVER = frozenset(
+    {"preemptions", "evictions", "ghost_hits", "transfer_failures", "gpu_ecc_uncorrected", "gpu_xid_errors"}
+)
+"""Counters of what should not happen: that they never grew refutes something. Of work it would only say that none was done."""
 
 
 def _infer_preemptions(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:

@@ -40,7 +40,7 @@ ACTIVITIES: tuple[tuple[Activity, str], ...] = (
         r"\b(wait|_wait_for_tstate_lock|acquire|select|poll|epoll|sleep|join|recv\w*|_recv\w*|accept|"
         r"get|_poll|dequeue|acquire_read|wait_for_work) \((threading|selectors|queue|socket|subprocess|"
         r"multiprocessing/\w+|zmq/[\w/]+|concurrent/[\w/]+|asyncio/[\w/]+|"
-        r"[\w/]*shm_broadcast|[\w/]*message_queue)(\.\w+)?:|\b(select|poll|sleep) \(|\brecv\w* \(zmq",
+        r"[\w/]*shm_broadcast|[\w/]*message_queue)(\.\w+)?:|\b(select|poll|sleep|sched_yield) \(|\brecv\w* \(zmq",
     ),
     (
         Activity.DETOKENISING,

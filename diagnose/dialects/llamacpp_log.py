@@ -45,6 +45,7 @@ LLAMACPP_LOG = LogTable(
     events=(
         EventLine("no_kv_space", "failed to find free space in the KV cache"),
         EventLine("no_kv_space", "failed to find a memory slot for batch"),
+        EventLine("no_kv_space", "failed to decode the batch", re.compile(r"n_batch = 1, ret = 1\b")),
         EventLine("full_reprocess", "forcing full prompt re-processing"),
         EventLine("engine_dead", "GGML_ASSERT"),
         EventLine("out_of_memory", "ggml_backend_cuda_buffer_type_alloc_buffer: allocating"),

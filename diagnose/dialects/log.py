@@ -30,6 +30,15 @@ class Figure:
     factor: float = 1.0
     late: bool = False
     coverage: str = ""
+    plus: re.Pattern[str] | None = None
+    """Its first group is added, where the line holds it."""
+
+    def read(self, text: str) -> float | None:
+        found = self.pattern.search(text)
+        if found is None:
+            return None
+        more = self.plus.search(text) if self.plus is not None else None
+        return float(found[1]) * self.factor + (float(more[1]) * self.factor if more is not None else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class PeriodicLine:
 @dataclass(frozen=True, slots=True)
 class StepLine:
     """A line about one engine step. Groups of `pattern`: `ms` or `s`, and any of `prefill_requests`, `prefill_tokens`,
-    `decode_requests`, `decode_tokens`, `device_ms`, `id`."""
+    `decode_requests`, `scheduled` (requests of both kinds: without padding), `decode_tokens`, `device_ms`, `id`."""
 
     name: str
     marks: str
@@ -68,7 +77,8 @@ class FactLine:
 @dataclass(frozen=True, slots=True)
 class EventLine:
     kind: str
-    """engine_dead, out_of_memory, collective_timeout, preempted, leak, transfer_failed, no_kv_space, unservable, stopped."""
+    """engine_dead, out_of_memory, collective_timeout, collective_failed, device_error, no_progress, preempted, leak, no_kv_space,
+    transfer_failed, transfer_timeout, transfer_advice, full_reprocess, unservable, stopped."""
     marks: str
     """Words of the line; upper and lower case count."""
     pattern: re.Pattern[str] | None = None
@@ -92,6 +102,12 @@ class LogTable:
 
 
 def figure(
-    signal: str, pattern: str, reads: Reads = Reads.LEVEL, factor: float = 1.0, late: bool = False, coverage: str = ""
+    signal: str,
+    pattern: str,
+    reads: Reads = Reads.LEVEL,
+    factor: float = 1.0,
+    late: bool = False,
+    coverage: str = "",
+    plus: str = "",
 ) -> Figure:
-    return Figure(signal, re.compile(pattern), reads, factor, late, coverage)
+    return Figure(signal, re.compile(pattern), reads, factor, late, coverage, re.compile(plus) if plus else None)

@@ -13,7 +13,8 @@ _NUMBER = r"([\d.]+)"
 _USAGE = "tokens of live requests; what the radix cache could give up counts as free"
 _RANK = re.compile(r"\bDP(\d+)\b")
 _LEVELS = (
-    figure("running", r"#running-req: (\d+)"),
+    # Of a prefill line those it admits run as well: a part of one prompt counts as the request that it is.
+    figure("running", r"#running-req: (\d+)", plus=r"#new-seq: (\d+)"),
     figure("waiting", r"#queue-req: (\d+)"),
     # Of a hybrid model the pool of full attention; the tail pools have figures of their own.
     figure("pool_usage", rf"(?:, |full )token usage: {_NUMBER}", coverage=_USAGE),
@@ -34,6 +35,7 @@ SGLANG_LOG = LogTable(
                     coverage="per prefill batch; retracted ones again",
                 ),
                 figure("tokens_cached", r"#cached-token: (\d+)", Reads.COUNT),
+                figure("streams_before_prefill", r"#running-req: (\d+)"),
                 *_LEVELS,
             ),
         ),
@@ -48,6 +50,7 @@ SGLANG_LOG = LogTable(
                     Reads.RATE,
                     coverage="mean over about 40 decode steps: what a step took is not in it, prefill between them is",
                 ),
+                figure("kv_tokens", r"(?:#token|#full token): (\d+)", coverage="tokens of live requests"),
                 figure("accept_length", rf"accept len: {_NUMBER}"),
                 *_LEVELS,
             ),
@@ -65,10 +68,17 @@ SGLANG_LOG = LogTable(
     events=(
         EventLine("preempted", "Retract requests", count=re.compile(r"#retracted_reqs: (\d+)")),
         EventLine("leak", "memory leak detected"),
+        EventLine("leak", "KV cache pool leak detected"),
+        EventLine("no_kv_space", "No space left for only one request"),
+        # The state that a request timed out in says who waited: WaitingForInput the decode side, Bootstrapping the prefill side.
+        EventLine("transfer_timeout", "in KVPoll.", re.compile(r"timed out after [\d.]+s in KVPoll\.\w+")),
         EventLine("transfer_failed", "KVTransferError"),
         EventLine("transfer_failed", "Decode transfer failed"),
         EventLine("transfer_failed", "Prefill transfer failed"),
-        EventLine("transfer_failed", "fail to receive KV Cache transfer done signal"),
+        EventLine("transfer_advice", "fail to receive KV Cache transfer done signal"),
+        EventLine("out_of_memory", "Prefill out of memory"),
+        EventLine("out_of_memory", "Decode out of memory"),
+        EventLine("no_progress", "Server couldn't get a response from detokenizer"),
         EventLine("engine_dead", "Scheduler hit an exception"),
         EventLine("engine_dead", "Received sigquit from a child process"),
         EventLine("engine_dead", "Scheduler watchdog timeout"),

@@ -10,6 +10,7 @@ _NUMBER = r"([\d.]+)"
 _AT_PREFILL_END = (
     "a prompt is booked whole in the interval that ends its prefill: 0 tokens/s with a growing pool is prefill"
 )
+_HITS = "of about the last 1,000 requests, not of this window: a rate that climbs or falls slowly is a moving average"
 _USAGE = "blocks of live requests only: cached blocks that nobody uses count as free"
 
 _LOAD = PeriodicLine(
@@ -34,12 +35,37 @@ _LOAD = PeriodicLine(
         ),
         # The first figure is the device's: V0 writes that of its swap space on the CPU behind it.
         figure("pool_usage", rf"KV cache usage: {_NUMBER}%", factor=0.01, coverage=_USAGE),
+        figure(
+            "prefix_hit_rate",
+            rf"(?<!External )[Pp]refix cache hit rate: (?:GPU: )?{_NUMBER}%",
+            factor=0.01,
+            coverage=_HITS,
+        ),
+    ),
+)
+_SPECULATION = PeriodicLine(
+    name="vLLM's speculation line",
+    marks="SpecDecoding metrics:",
+    every_seconds=10.0,
+    figures=(
+        figure("accept_length", rf"Mean acceptance length: {_NUMBER}"),
+        figure("spec_accepted_tokens", r"Accepted: (\d+) tokens", Reads.COUNT),
+        figure("spec_draft_tokens", r"Drafted: (\d+) tokens", Reads.COUNT),
+    ),
+)
+_SPECULATION_V0 = PeriodicLine(
+    name="vLLM's speculation line (V0)",
+    marks="Speculative metrics:",
+    every_seconds=5.0,
+    figures=(
+        figure("spec_accepted_tokens", r"Number of accepted tokens: (\d+)", Reads.TOTAL),
+        figure("spec_draft_tokens", r"Number of draft tokens: (\d+)", Reads.TOTAL),
     ),
 )
 
 VLLM_LOG = LogTable(
     engine="vllm",
-    periodic=(_LOAD,),
+    periodic=(_LOAD, _SPECULATION, _SPECULATION_V0),
     steps=(
         StepLine(
             name="vLLM's iteration lines",
@@ -80,7 +106,16 @@ VLLM_LOG = LogTable(
         EventLine("engine_dead", "Engine core proc", re.compile(r"Engine core proc \S+ died unexpectedly")),
         EventLine("engine_dead", "died unexpectedly"),
         EventLine("engine_dead", "Background loop has errored"),
+        EventLine("engine_dead", "Engine core initialization failed"),
+        EventLine("engine_dead", "RPC call to", re.compile(r"TimeoutError: RPC call to \S+ timed out")),
         EventLine("out_of_memory", "No available memory for the cache blocks"),
+        EventLine("no_progress", "No available shared memory broadcast block found in"),
+        EventLine(
+            "transfer_timeout",
+            "Releasing expired KV blocks for request",
+            re.compile(r"retrieved by 0 decode worker"),
+        ),
+        EventLine("transfer_failed", "NIXL transfer failed for request"),
         EventLine(
             "preempted",
             "is preempted by PreemptionMode",

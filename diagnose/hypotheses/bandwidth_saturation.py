@@ -1,6 +1,7 @@
 from diagnose.account import DecodeModel, running_seconds
 from diagnose.case import Case, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
+from diagnose.load import pace
 from diagnose.roofline import TRAFFIC_MODEL, ModelShape, StepShape, read_bytes
 from diagnose.stats import median
 from diagnose.units import percent, seconds
@@ -27,6 +28,7 @@ class BandwidthSaturation(Hypothesis):
     def judge(self, case: Case, argument: Argument) -> Judgement:
         policy, analysis = case.policy, case.analysis
         if analysis.model is None:
+            self._pace(case, argument)
             found = len(analysis.decode_steps)
             argument.lacks(
                 f"at least {policy.min_decode_steps} pure decode steps (found {found})",
@@ -60,6 +62,23 @@ class BandwidthSaturation(Hypothesis):
             return argument.conclude(Verdict.SUPPORTED, part)
         self._lacks(case, argument, shifted, usage)
         return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _pace(self, case: Case, argument: Argument) -> None:
+        """Without steps: whether the streams of a log slowed down while their contexts grew. A reason to look, no more."""
+        found, pool = pace(case.signals.load), case.signals.gauges.get("pool_usage")
+        if found is None or pool is None or pool.values[-1] <= pool.values[0]:
+            return
+        slower = found.slowdown >= case.policy.shift_ratio
+        argument.say(
+            Stance.FOR if slower else Stance.AGAINST,
+            f"a running request got {found.first:,.1f} tokens/s in the first half of the window and {found.last:,.1f} in the "
+            f"last, while the pool's usage went from {percent(pool.values[0])} to {percent(pool.values[-1])}"
+            + ("" if slower else ": no more than ordinary variation"),
+            value=found.slowdown,
+            unit="ratio",
+            source=pool.source,
+            samples=found.samples,
+        )
 
     def _lacks(self, case: Case, argument: Argument, shifted: bool | None, usage: float | None) -> None:
         if shifted is None:

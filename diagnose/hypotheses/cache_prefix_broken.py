@@ -11,7 +11,8 @@ class CachePrefixBroken(Hypothesis):
     Mechanism: something near the start of the prompt changes per request (a timestamp, an id, another order of tools), or the
     identity changed (tenant salt, adapter, template, restart).
     Refuted when: the hit rate holds against the baseline, or the cache never was of use here.
-    Supported when: it fell to less than half of the baseline's while prompts are as long and nothing was evicted.
+    Supported when: it fell to less than half of the baseline's while prompts are as long and nothing was evicted; or the
+    engine's log says that it cannot reuse a prefix of this model (sliding windows, recurrent states).
     Proves nothing: a low hit rate; a rising one (absolute uncached tokens count).
     Measure next: the first tokens of prompts before and after; evictions in between.
     Fix and its trade: keep the shared part first and byte-identical; per-request data last.
@@ -23,6 +24,17 @@ class CachePrefixBroken(Hypothesis):
         if case.signals.info.get("prefix_cache") == "false":
             argument.say(Stance.CONTEXT, "the prefix cache is off", source="engine_info")
             return argument.conclude(Verdict.NOT_APPLICABLE)
+        told = [event for event in case.events if event.kind == "full_reprocess"]
+        if told:
+            argument.say(
+                Stance.FOR,
+                f"the engine says {len(told):,} times that it computes a whole prompt again because this model's memory cannot "
+                f"be cut at the end of a shared prefix: {told[0].detail}",
+                value=len(told),
+                unit="prompts",
+                source="log",
+            )
+            return argument.conclude(Verdict.SUPPORTED)
         minimum = case.policy.min_prefix_tokens
         now, before = (
             _hit_rate(case.incident, minimum),
@@ -32,6 +44,7 @@ class CachePrefixBroken(Hypothesis):
             if case.signals.delta("prefix_query_tokens") is not None:
                 argument.say(Stance.AGAINST, f"fewer than {minimum} prompt tokens were looked up in the window")
                 return argument.conclude(Verdict.REFUTED)
+            self._external(case, argument)
             argument.lacks(
                 "prompt tokens looked up and found", "a broken prefix is asked for and not found", command_live(case)
             )
@@ -83,6 +96,25 @@ class CachePrefixBroken(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED)
+
+    def _external(self, case: Case, argument: Argument) -> None:
+        """A store outside of the engine."""
+        asked, found, stored = (case.signals.delta(f"external_{what}_tokens") for what in ("query", "hit", "stored"))
+        if not asked or found is None:
+            return
+        argument.say(
+            Stance.CONTEXT,
+            f"a store beside the engine was asked for {asked:,.0f} prompt tokens and had {found:,.0f} of them"
+            + (f"; {stored:,.0f} were stored" if stored else ""),
+            value=found / asked,
+            unit="share",
+            source=case.signals.counters["external_query_tokens"].source,
+        )
+        argument.lacks(
+            "the token ids of two prompts that should share a prefix, and PYTHONHASHSEED of every process",
+            "a prompt that differs (a time in its template) and keys that differ by process look the same to a store",
+            'curl -s http://HOST:PORT/tokenize -d \'{"prompt": "..."}\'   # of both prompts',
+        )
 
 
 def _hit_rate(window: Window, minimum: int) -> float | None:

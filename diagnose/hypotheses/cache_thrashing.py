@@ -1,6 +1,11 @@
+from collections.abc import Sequence
+from itertools import pairwise
+
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_for, command_live
 from diagnose.hypotheses.pool import occupancy
+from diagnose.load import admitted
+from diagnose.policy import Policy
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -12,7 +17,8 @@ class CacheThrashing(Hypothesis):
     traffic of the same kind lowers it further.
     Mechanism: what is in use and what is used again and again needs more blocks than the pool has. Under LRU the next one to
     be asked for is then often the one that was just given up: each miss evicts what the next request needs.
-    Refuted when: nothing was evicted, or hardly anything that was evicted is asked for again.
+    Refuted when: nothing was evicted, or hardly anything that was evicted is asked for again; in a log, when prompts find
+    nearly all of their tokens, or no prompt is computed at all.
     Supported when: a good part of the evicted blocks is asked for again soon (ghost hits) and the working set exceeds the pool.
     Proves nothing: a low hit rate (new prompts miss, too); evictions alone (a full cache evicts what nobody wants); device
     memory or pool usage at 98 %.
@@ -26,6 +32,8 @@ class CacheThrashing(Hypothesis):
     def judge(self, case: Case, argument: Argument) -> Judgement:
         signals, policy = case.signals, case.policy
         evictions, ghosts = signals.delta("evictions"), signals.delta("ghost_hits")
+        if evictions is None and self._found_or_not_asked(case, argument):
+            return argument.conclude(Verdict.REFUTED)
         if evictions is None:
             argument.lacks(
                 "evicted blocks",
@@ -70,6 +78,41 @@ class CacheThrashing(Hypothesis):
         self._ages(case, argument)
         self._costs(case, argument, ghosts)
         return argument.conclude(Verdict.SUPPORTED)
+
+    def _found_or_not_asked(self, case: Case, argument: Argument) -> bool:
+        """What a log alone can refute: prompts find nearly all they share, none was computed, or the engine names another
+        reason for computing them again."""
+        signals, told = case.signals, [event for event in case.events if event.kind == "full_reprocess"]
+        if told:
+            argument.say(
+                Stance.AGAINST,
+                f"the engine names another reason for computing a prompt again: {told[0].detail}",
+                value=len(told),
+                unit="prompts",
+                source="log",
+            )
+            return True
+        hits = signals.gauges.get("prefix_hit_rate")
+        if hits is not None and (min(hits.values) >= case.policy.hit_rate_high or _climbs(hits.values, case.policy)):
+            argument.say(
+                Stance.AGAINST,
+                f"{percent(hits.values[0])} of the prompt tokens were found at the first line, {percent(hits.last)} at the last",
+                value=hits.last,
+                unit="share",
+                source=hits.source,
+                samples=len(hits.values),
+            )
+            return True
+        lines = [point for point in signals.load if point.running]
+        if len(lines) >= case.policy.min_flat_lines and admitted(lines) is False and signals.delta("tokens_decode"):
+            argument.say(
+                Stance.AGAINST,
+                f"no prompt was computed and nothing was started in {len(lines)} lines: no prefix was looked for, and the "
+                "streams went on",
+                samples=len(lines),
+            )
+            return True
+        return False
 
     def _working_set(self, case: Case, argument: Argument) -> bool:
         """Whether the working set is known to exceed the pool."""
@@ -136,3 +179,9 @@ class CacheThrashing(Hypothesis):
                 source=ttft.source,
                 samples=round(ttft.count),
             )
+
+
+def _climbs(hits: Sequence[float], policy: Policy) -> bool:
+    """A mean that never falls and ends above a half: more and more is found."""
+    rises = len(hits) >= policy.min_flat_lines and hits[-1] > hits[0] and all(b >= a for a, b in pairwise(hits))
+    return rises and hits[-1] >= policy.dominant_share

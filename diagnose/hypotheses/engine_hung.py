@@ -1,5 +1,7 @@
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.pool import occupancy
+from diagnose.hypotheses.stacks import say_stacks
 from diagnose.units import seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -10,7 +12,8 @@ class EngineHung(Hypothesis):
     Symptom: requests hang without an error; health checks and scrapes are green.
     Mechanism: the engine loop waits for something that does not come: a dead worker, a collective, a deadlock, a stuck kernel.
     Refuted when: any token was computed in the window, or no work is present.
-    Supported when: work is present at every scrape of a window longer than any sane step, and no token was computed.
+    Supported when: work is present at every scrape of a window longer than any sane step, and no token was computed; where
+    the requests inside hold no blocks yet, a window longer than any compilation.
     Proves nothing: gauges that read busy (they may be stale); a health check that answers.
     Measure next: the stacks of the engine's threads; its log; the device's activity.
     Fix and its trade: take it out of rotation, keep the stacks, restart (running requests are lost).
@@ -48,8 +51,16 @@ class EngineHung(Hypothesis):
             source=running.source,
             samples=len(running.values),
         )
+        say_stacks(case, argument)
         if min(running.values) > 0 and length is not None and length >= case.policy.hung_seconds:
-            return argument.conclude(Verdict.SUPPORTED)
+            if length >= case.policy.first_step_seconds or not self._not_begun(case, argument):
+                return argument.conclude(Verdict.SUPPORTED)
+            argument.lacks(
+                "the stacks of the engine's threads",
+                "kernels or a grammar that are compiled for a first request, and a loop that hangs, look the same",
+                "py-spy dump --pid PID_OF_ENGINE; nvidia-smi dmon -s u -c 5",
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
         if min(running.values) == 0:
             argument.lacks(
                 "the stacks of the engine's threads",
@@ -63,6 +74,20 @@ class EngineHung(Hypothesis):
                 command_live(case, "--window 60s"),
             )
         return argument.conclude(Verdict.UNDETERMINED)
+
+    def _not_begun(self, case: Case, argument: Argument) -> bool:
+        """Whether the requests inside hold no blocks: their first step has not been made."""
+        pool = occupancy(case.signals)
+        if pool is None or pool.active_peak > 0:
+            return False
+        argument.say(
+            Stance.CONTEXT,
+            "the requests inside hold no blocks, as far as the figure is printed: their first step has not been made",
+            value=0,
+            source=pool.source,
+            samples=len(pool.series),
+        )
+        return True
 
     def _source(self, case: Case) -> str:
         counter = case.signals.counters.get("tokens_decode")

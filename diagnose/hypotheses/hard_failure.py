@@ -1,5 +1,8 @@
+import re
+
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.observation import Event
 from diagnose.units import seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -24,6 +27,7 @@ class HardFailure(Hypothesis):
         broken = [event for event in case.events if event.kind in ("gone", "engine_dead")]
         for event in broken:
             argument.say(Stance.FOR, f"{event.detail}", source=case.target)
+        self._first_events(case, argument)
         self._unanswered(case, argument)
         self._counted(case, argument)
         self._restart(case, argument)
@@ -45,6 +49,39 @@ class HardFailure(Hypothesis):
             samples=case.signals.num_scrapes,
         )
         return argument.conclude(Verdict.REFUTED)
+
+    def _first_events(self, case: Case, argument: Argument) -> None:
+        """What a log tells of, in time order: what came first is nearer to the cause than what is loudest."""
+        told: dict[str, Event] = {}
+        for event in sorted((event for event in case.events if event.kind in _TOLD), key=lambda event: event.unix):
+            told.setdefault(event.kind, event)
+        for index, event in enumerate(told.values()):
+            argument.say(
+                Stance.CONTEXT, f"{'first' if not index else 'then'} {event.kind}: {event.detail}", source="log"
+            )
+        if "collective_timeout" in told:
+            self._ranks(case, argument)
+
+    def _ranks(self, case: Case, argument: Argument) -> None:
+        """A timeout is told by every rank that waited; the one whose collective has the lowest number is behind."""
+        told = [event for event in case.events if event.kind == "collective_timeout"]
+        waits = [float(found[1]) / 1e3 for event in told if (found := _RAN_FOR.search(event.detail)) is not None]
+        at = {int(f[1]): int(f[2]) for event in told if (f := _RANK_AT.search(event.detail)) is not None}
+        if waits:
+            argument.say(
+                Stance.CONTEXT,
+                f"it began {seconds(max(waits))} before the message: look there, not at its time",
+                source="log",
+            )
+        if len(set(at.values())) > 1:
+            last = min(at, key=lambda rank: at[rank])
+            argument.say(
+                Stance.CONTEXT,
+                f"rank {last} is behind, at collective {at[last]} while others are at {max(at.values())}: the ranks went "
+                "different ways or one was held up; the loudest one only waits",
+                value=last,
+                source="log",
+            )
 
     def _unanswered(self, case: Case, argument: Argument) -> None:
         """Failed scrapes of a target that came back: not answered throughout, and not proven broken either."""
@@ -122,3 +159,11 @@ class HardFailure(Hypothesis):
             argument.lacks(
                 f"samples for {objective.text}", "no such latency was observed in the window", command_live(case)
             )
+
+
+_TOLD = frozenset(
+    {"out_of_memory", "engine_dead", "collective_timeout", "collective_failed", "device_error", "leak", "no_progress"}
+    | {"preempted", "no_kv_space", "transfer_failed", "transfer_timeout", "unservable", "stopped"}
+)
+_RAN_FOR = re.compile(r"ran for (\d+) milliseconds")
+_RANK_AT = re.compile(r"\[Rank (\d+)\] Watchdog caught .*?SeqNum=(\d+)")

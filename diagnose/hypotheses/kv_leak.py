@@ -1,3 +1,5 @@
+import re
+
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_census, command_live
 from diagnose.hypotheses.pool import amount_text, occupancy
@@ -10,7 +12,8 @@ class KvLeak(Hypothesis):
     Symptom: active blocks creep up over hours; the pool is short under a load it used to carry.
     Mechanism: an aborted or failed request, or a stranded transfer, kept its references.
     Refuted when: with no request inside, no block is active.
-    Supported when: with no request inside at consecutive scrapes, blocks stay active.
+    Supported when: with no request inside at consecutive scrapes, blocks stay active; or the engine's own balance at idle
+    lacks some.
     Proves nothing: occupancy that grows while requests generate (that is what KV does); cached blocks at idle.
     Measure next: the block buckets at an idle moment; blocks held per live request.
     Fix and its trade: restart returns the blocks (running requests are lost); then the path that keeps them.
@@ -21,6 +24,9 @@ class KvLeak(Hypothesis):
 
     def judge(self, case: Case, argument: Argument) -> Judgement:
         signals = case.signals
+        found = self._own_check(case, argument)
+        if found is not None:
+            return found
         running, waiting = (signals.gauges.get(name) for name in ("running", "waiting"))
         pool = occupancy(signals)
         if pool is None or running is None:
@@ -66,6 +72,39 @@ class KvLeak(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED)
+
+    def _own_check(self, case: Case, argument: Argument) -> Judgement | None:
+        """SGLang adds up its pools when it is idle, and stops when they do not balance. The sign tells what went wrong."""
+        told = next((event for event in case.events if event.kind == "leak"), None)
+        if told is None:
+            return None
+        argument.say(Stance.FOR, f"the engine's own check at idle failed: {told.detail}", source="log")
+        figures = {name: int(number) for name, number in _FIGURE.findall(told.detail)}
+        total = figures.get("max_total_num_tokens")
+        if total is None or not {"available_size", "evictable_size"} <= figures.keys():
+            return argument.conclude(Verdict.SUPPORTED)
+        missing = total - sum(figures.get(name, 0) for name in ("available_size", "evictable_size", "protected_size"))
+        if missing < 0:
+            argument.say(
+                Stance.AGAINST,
+                f"available and evictable are {-missing:,} tokens more than the pool has: freed twice, not leaked",
+                value=missing,
+                unit="tokens",
+                source="log",
+            )
+            return argument.conclude(Verdict.REFUTED)
+        argument.say(
+            Stance.FOR,
+            f"{missing:,} of {total:,} tokens ({100 * missing / total:.2g} %) are neither available, nor evictable, nor "
+            "protected: the loss is that small, and what stops the server is the check",
+            value=missing,
+            unit="tokens",
+            source="log",
+        )
+        return argument.conclude(Verdict.SUPPORTED)
+
+
+_FIGURE = re.compile(r"(max_total_num_tokens|available_size|evictable_size|protected_size)=(\d+)")
 
 
 def _owned_share(case: Case) -> float | None:

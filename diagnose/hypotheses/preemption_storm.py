@@ -12,7 +12,8 @@ class PreemptionStorm(Hypothesis):
     Mechanism: more sequences were admitted than their growth has blocks for. A decode without a block takes another's; the victim
     computes its whole context again, and takes blocks from the next one.
     Refuted when: nothing was preempted in the window.
-    Supported when: preemptions are frequent for the requests that finish, or much of the computed tokens is recompute.
+    Supported when: preemptions are frequent for the requests that finish, or much of the computed tokens is recompute; where
+    neither is counted, when a log tells again and again of preemptions, in all as many as requests ever ran at once.
     Proves nothing: a full pool; one preemption.
     Measure next: preemptions per finished request, recomputed tokens, active blocks at admission.
     Fix and its trade: fewer concurrent sequences or a reserve at admission (lower peak throughput), shorter outputs, more memory.
@@ -63,12 +64,31 @@ class PreemptionStorm(Hypothesis):
         frequent = finished is not None and preemptions >= policy.storm_preemptions_per_request * max(1.0, finished)
         if frequent or (share is not None and share >= policy.storm_recompute_share):
             return argument.conclude(Verdict.SUPPORTED, part)
+        if finished is None and self._in_turn(case, argument):
+            return argument.conclude(Verdict.SUPPORTED, part)
         if finished is None or share is None:
             argument.lacks(
                 "finished requests and recomputed tokens", "a few preemptions are no storm", command_live(case)
             )
             return argument.conclude(Verdict.UNDETERMINED, part)
         return argument.conclude(Verdict.REFUTED, part)
+
+    def _in_turn(self, case: Case, argument: Argument) -> bool:
+        """Where nothing counts finished requests: whether, again and again, as many were preempted as ever ran at once."""
+        events = [event for event in case.events if event.kind == "preempted"]
+        preemptions, most = case.signals.delta("preemptions") or 0.0, case.signals.peak("running")
+        if len(events) < 2 or not most:
+            return False
+        often = preemptions >= most
+        argument.say(
+            Stance.FOR if often else Stance.CONTEXT,
+            f"{preemptions:,.0f} were preempted at {len(events):,} times, and at most {most:,.0f} ran at once",
+            value=preemptions / most,
+            unit="ratio",
+            source=case.signals.counters["preemptions"].source,
+            samples=len(events),
+        )
+        return often
 
     def _may_lag(self, case: Case) -> bool:
         """Whether a victim may exist that the counter does not know yet: it is late, and requests wait beside a full pool."""

@@ -3,6 +3,7 @@ from typing import NamedTuple
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.hypotheses.prefill_work import say_prefill_work
+from diagnose.load import interference
 from diagnose.stats import median, spearman
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -19,7 +20,8 @@ class PrefillInterference(Hypothesis):
     Refuted when: no prompt token was computed in the window, or mixed steps are no slower than pure decode steps of like
     batch and context, or stalls hold too little of the decode time to matter.
     Supported when: mixed steps are much slower than like pure decode steps and most of the excess of the slow gaps is
-    co-scheduled prefill.
+    co-scheduled prefill; in a log that gives prefills and decodes lines of their own, streams are much slower whenever a
+    prefill came between two lines, and lose a good part of their time to it.
     Proves nothing: prompts got longer; the budget is large; the GPU is busy; the hit rate changed.
     Measure next: the same load at a smaller token budget, p95/p99 ITL and TTFT side by side, in paired blocks.
     Fix and its trade: a smaller token budget shortens the stalls and lengthens the time to first token; prefix reuse or a
@@ -192,6 +194,8 @@ class PrefillInterference(Hypothesis):
         signals, policy = case.signals, case.policy
         mixed, decode = signals.histograms.get("step_mixed"), signals.histograms.get("step_decode")
         ready = mixed is not None and decode is not None and mixed.count >= policy.min_mixed_steps
+        if not ready and (found_in_log := self._judge_lines(case, argument)) is not None:
+            return found_in_log
         if not ready or decode is None or mixed is None or decode.count < policy.min_decode_steps:
             found = (
                 "none"
@@ -233,6 +237,26 @@ class PrefillInterference(Hypothesis):
             command_records(case),
         )
         return argument.conclude(Verdict.UNDETERMINED)
+
+    def _judge_lines(self, case: Case, argument: Argument) -> Judgement | None:
+        """From a log with lines of prefills and of decodes: the streams' pace with prefill in between and without. None: open."""
+        found, policy = interference(case.signals.load), case.policy
+        if found is None or min(len(found.without), len(found.mixed)) < policy.min_mixed_steps:
+            return None
+        ratio, share = found.slowdown, found.lost_share
+        argument.say(
+            Stance.FOR if ratio >= policy.mixed_slow_ratio else Stance.AGAINST,
+            f"a stream gets {median(found.mixed):,.1f} tokens/s between lines with a prefill and {median(found.without):,.1f} "
+            f"between lines without: prefill takes {percent(share)} of the streams' time",
+            value=ratio,
+            unit="ratio",
+            compared_with=f"{len(found.without)} lines without prefill",
+            source=case.signals.counters["tokens_prefill"].source,
+            samples=len(found.mixed),
+        )
+        if ratio >= policy.mixed_slow_ratio and share >= policy.material_stall_share:
+            return argument.conclude(Verdict.SUPPORTED, share)
+        return argument.conclude(Verdict.REFUTED, share) if ratio <= policy.mixed_alike_ratio else None
 
 
 def _count_text(case: Case) -> str:

@@ -1,5 +1,7 @@
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.pool import occupancy
+from diagnose.load import admitted, pace
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -9,8 +11,9 @@ class QueueOverload(Hypothesis):
 
     Symptom: time to first token grows without bound while running streams keep their pace.
     Mechanism: arrivals exceed service; every request waits for those before it. Inter-token latency does not move.
-    Refuted when: queue time is small, or a small share of the time to first token.
-    Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved.
+    Refuted when: queue time is small, or a small share of the time to first token; or nothing waits throughout.
+    Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved. Without
+    queue times: more requests wait than run at every line of a log, the line moves, and running ones keep their pace.
     Proves nothing: a high number of running requests.
     Measure next: arrival rate against completion rate; queue time as a share of the time to first token.
     Fix and its trade: more replicas or admission control (some clients are told to come back), shorter requests.
@@ -23,17 +26,7 @@ class QueueOverload(Hypothesis):
         queue, ttft = signals.histograms.get("queue_time"), signals.histograms.get("time_to_first_token")
         waiting = signals.gauges.get("waiting")
         if queue is None or ttft is None or not queue.count or not ttft.count:
-            if waiting is not None and waiting.peak == 0 and queue is not None:
-                argument.say(
-                    Stance.AGAINST, "no request waited at any scrape of the window", value=0, source=waiting.source
-                )
-                return argument.conclude(Verdict.REFUTED)
-            argument.lacks(
-                "queue time and time to first token of requests that started in the window",
-                "the queue's share of the first token's delay decides",
-                command_live(case),
-            )
-            return argument.conclude(Verdict.UNDETERMINED)
+            return self._judge_counts(case, argument)
         mean_queue, mean_ttft = queue.mean or 0.0, ttft.mean or 0.0
         share = min(1.0, mean_queue / mean_ttft) if mean_ttft > 0 else 0.0
         dominates = share >= policy.queue_dominates and mean_queue >= policy.noticeable_queue_seconds
@@ -67,3 +60,73 @@ class QueueOverload(Hypothesis):
             )
             return argument.conclude(Verdict.UNDETERMINED)
         return argument.conclude(Verdict.SUPPORTED)
+
+    def _judge_counts(self, case: Case, argument: Argument) -> Judgement:
+        """Without queue times. By Little's law the waiting's share of all requests inside is the queue's share of their time."""
+        signals, policy = case.signals, case.policy
+        waiting, running = signals.gauges.get("waiting"), signals.gauges.get("running")
+        lines = 0 if waiting is None else len(waiting.values)
+        if waiting is not None and waiting.peak == 0 and lines >= policy.min_load_lines:
+            argument.say(
+                Stance.AGAINST,
+                "no request waited at any scrape of the window",
+                value=0,
+                source=waiting.source,
+                samples=lines,
+            )
+            if not signals.peak("waiting_upstream"):
+                return argument.conclude(Verdict.REFUTED)
+        if waiting is not None and running is not None and waiting.peak > 0:
+            share = waiting.mean / (waiting.mean + running.mean)
+            argument.say(
+                Stance.FOR if share >= policy.queue_dominates else Stance.CONTEXT,
+                f"{waiting.mean:,.0f} requests waited beside {running.mean:,.0f} running ones on average: "
+                f"{percent(share)} of a request's time inside is the queue, by Little's law",
+                value=share,
+                unit="share",
+                source=waiting.source,
+                samples=lines,
+            )
+            dominates = share >= policy.queue_dominates and min(waiting.values) > 0 and lines >= policy.min_load_lines
+            if (
+                dominates
+                and min(running.values) > 1
+                and self._line_moves(case, argument)
+                and self._keeps_pace(case, argument)
+            ):
+                return argument.conclude(Verdict.SUPPORTED)
+        argument.lacks(
+            "queue time and time to first token of requests that started in the window",
+            "the queue's share of the first token's delay decides",
+            command_live(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
+
+    def _line_moves(self, case: Case, argument: Argument) -> bool:
+        """Whether requests were started, or the pool was short of room for them; else the head of the line may be stuck."""
+        pool = occupancy(case.signals)
+        if pool is not None and pool.active_peak / pool.total >= case.policy.pool_well_below:
+            return True
+        if admitted(case.signals.load):
+            argument.say(Stance.FOR, "waiting requests were started in the window: the line moves")
+            return True
+        argument.say(
+            Stance.AGAINST, "no waiting request is known to have been started: the head of the line may be stuck"
+        )
+        return False
+
+    def _keeps_pace(self, case: Case, argument: Argument) -> bool:
+        """Whether each running request went on as fast as before: a queue behind a slowed service is a consequence."""
+        found = pace(case.signals.load)
+        if found is None:
+            return False
+        steady = found.slowdown < case.policy.shift_ratio
+        argument.say(
+            Stance.FOR if steady else Stance.AGAINST,
+            f"a running request got {found.first:,.1f} tokens/s in the first half of the window and {found.last:,.1f} in the "
+            "last",
+            value=found.slowdown,
+            unit="ratio",
+            samples=found.samples,
+        )
+        return steady

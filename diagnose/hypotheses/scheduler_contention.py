@@ -1,6 +1,7 @@
 from diagnose.account import HOST_PARTS
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
+from diagnose.hypotheses.stacks import say_stacks
 from diagnose.kernel_profile import late_launch_share
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -26,6 +27,7 @@ class SchedulerContention(Hypothesis):
 
     def judge(self, case: Case, argument: Argument) -> Judgement:
         policy = case.policy
+        say_stacks(case, argument)
         looked = self._look_at_threads(case, argument)
         share = case.host_share()
         if share is None:

@@ -1,6 +1,7 @@
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_for, command_live
 from diagnose.hypotheses.pool import occupancy
+from diagnose.load import admitted
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -11,7 +12,8 @@ class SequenceCap(Hypothesis):
     Symptom: requests queue; running is flat at one number; the pool is far from full.
     Mechanism: the engine runs at most max-sequences requests at a time, whatever memory would allow.
     Refuted when: nothing waits, or running requests stay under the cap.
-    Supported when: running sits at the cap, requests wait for a slot, and active blocks are well below the total.
+    Supported when: running sits at the cap, requests wait for a slot, and active blocks are well below the total. Without the
+    configured cap: whenever requests wait the same number runs, although requests are started, and half of the pool is free.
     Proves nothing: a high number of running requests.
     Measure next: waiting requests by reason; active blocks at the cap.
     Fix and its trade: a higher cap admits more at once (each stream slows down, KV fills); more replicas otherwise.
@@ -27,7 +29,12 @@ class SequenceCap(Hypothesis):
             argument.say(
                 Stance.AGAINST, "no request waited at any scrape", value=0, source=signals.gauges["waiting"].source
             )
-            return argument.conclude(Verdict.REFUTED)
+            if len(signals.gauges["waiting"].values) >= case.policy.min_load_lines:
+                return argument.conclude(Verdict.REFUTED)
+            argument.lacks("a second scrape", "one scrape is a moment", command_live(case))
+            return argument.conclude(Verdict.UNDETERMINED)
+        if cap is None and self._sits_flat(case, argument):
+            return argument.conclude(Verdict.SUPPORTED)
         if running is None or cap is None or waiting is None:
             argument.lacks(
                 "running and waiting requests, and the configured cap",
@@ -69,4 +76,35 @@ class SequenceCap(Hypothesis):
         )
         if not roomy or slots == 0:
             return argument.conclude(Verdict.REFUTED)
+        if len(signals.gauges["running"].values) < case.policy.min_load_lines:
+            argument.lacks("a second sample", "one sample at the cap is a moment", command_live(case))
+            return argument.conclude(Verdict.UNDETERMINED)
         return argument.conclude(Verdict.SUPPORTED)
+
+    def _sits_flat(self, case: Case, argument: Argument) -> bool:
+        """Whether a limit that no line states shows itself. One request at a time is left open: its own size may be why."""
+        busy = [point for point in case.signals.load if point.waiting and point.running is not None]
+        runs = {point.running for point in busy}
+        if len(busy) < case.policy.min_flat_lines or len(runs) != 1 or (busy[0].running or 0.0) <= 1:
+            return False
+        moves, pool = admitted(busy), occupancy(case.signals)
+        roomy = pool is not None and pool.active_peak / pool.total < case.policy.pool_low
+        number = busy[0].running or 0.0
+        argument.say(
+            Stance.FOR if moves and roomy else Stance.CONTEXT,
+            f"whenever requests waited exactly {number:.0f} ran"
+            + (", each that ended was replaced at once" if moves else "; none is known to have been started"),
+            value=number,
+            unit="requests",
+            source=case.signals.gauges["running"].source,
+            samples=len(busy),
+        )
+        if roomy and pool is not None:
+            argument.say(
+                Stance.FOR,
+                f"active blocks peaked at {percent(pool.active_peak / pool.total)} of the pool: it was not for blocks",
+                value=pool.active_peak / pool.total,
+                unit="share",
+                source=pool.source,
+            )
+        return bool(moves) and roomy

@@ -26,6 +26,22 @@ class SpeculationLoss(Hypothesis):
             argument.say(Stance.CONTEXT, "this engine does not speculate")
             return argument.conclude(Verdict.NOT_APPLICABLE)
         drafted = signals.delta("spec_draft_tokens")
+        if drafted is None and (length := signals.gauges.get("accept_length")) is not None:
+            argument.say(
+                Stance.CONTEXT,
+                f"a step that verifies drafts yields {length.mean:.2f} tokens on average ({min(length.values):.2f} to "
+                f"{length.peak:.2f})",
+                value=length.mean,
+                unit="tokens",
+                source=length.source,
+                samples=len(length.values),
+            )
+            argument.lacks(
+                "the same load with speculation off, or what a step takes with drafts and without",
+                "tokens per step say nothing of its price: few may pay at a small batch, many may not at a large one",
+                f"stallscope record {case.address} --for 60s -o baseline.rec   # with speculation off",
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
         if drafted is None:
             argument.lacks(
                 "draft tokens and accepted draft tokens of the window",

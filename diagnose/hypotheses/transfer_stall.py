@@ -11,7 +11,8 @@ class TransferStall(Hypothesis):
     Mechanism: with prefill and decode in separate processes, a request decodes only after its blocks were moved. A slow link,
     a full buffer or a lost peer holds it, and the blocks it has reserved.
     Refuted when: nothing was transferred late: transfers are a small share of the time to first token and none failed.
-    Supported when: transfers dominate the time to first token, or they failed while requests waited for them.
+    Supported when: transfers dominate the time to first token, or they failed while requests waited for them; a log that
+    tells of requests that waited for a transfer until a deadline says both.
     Proves nothing: bytes transferred; a busy link between steps that overlaps with prefill.
     Measure next: transfer seconds per request on both ends; blocks held by requests that wait for a transfer.
     Fix and its trade: stream blocks per finished chunk (more messages), a nearer peer, or prefill on the decode instance for
@@ -38,7 +39,7 @@ class TransferStall(Hypothesis):
         share = self._share(case, argument)
         if share is not None and share >= policy.queue_dominates:
             return argument.conclude(Verdict.SUPPORTED)
-        if failed and waiting:
+        if failed and (waiting or self._timed_out(case, argument)):
             return argument.conclude(Verdict.SUPPORTED)
         if not failed and not waiting and (share is None or share < policy.queue_small):
             return argument.conclude(Verdict.REFUTED)
@@ -70,6 +71,28 @@ class TransferStall(Hypothesis):
             )
         return failures is not None and failures.delta > 0
 
+    def _timed_out(self, case: Case, argument: Argument) -> bool:
+        """Whether a log tells of deadlines that passed while a request waited for its blocks, and on which side."""
+        told = [event for event in case.events if event.kind == "transfer_timeout"]
+        if not told:
+            return False
+        states = [side for text, side in _STATES.items() if any(text in event.detail for event in told)]
+        argument.say(
+            Stance.FOR,
+            f"{len(told)} requests waited for a transfer until a deadline"
+            + (f": {'; '.join(states)}" if states else "")
+            + f"; the first: {told[0].detail}",
+            value=len(told),
+            unit="requests",
+            source="log",
+        )
+        argument.say(
+            Stance.CONTEXT,
+            "a longer deadline makes them wait longer: whether the other side is overloaded or the network fails, its own log "
+            "and free slots at that time say",
+        )
+        return True
+
     def _share(self, case: Case, argument: Argument) -> float | None:
         """Mean transfer time over the mean time to first token; None when one of them has no sample."""
         transfer, ttft = (case.signals.histograms.get(name) for name in ("kv_transfer", "time_to_first_token"))
@@ -85,3 +108,11 @@ class TransferStall(Hypothesis):
             samples=round(transfer.count),
         )
         return share
+
+
+_STATES = {
+    "KVPoll.WaitingForInput": "the decode side waited for data",
+    "KVPoll.Bootstrapping": "the prefill side waited for the decode side",
+    "expired KV blocks": "the prefill side held blocks that no decode side came for",
+}
+"""Of SGLang and vLLM: what a state or a message says of who waited."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnose.observation import Event, Span
-from diagnose.signals import Gauge, Signals
+from diagnose.signals import BENCHMARK, Gauge, Signals
 
 _METRICS = {"ttft": "client_ttft", "itl": "client_itl", "tpot": "client_tpot", "e2el": "client_e2e"}
 _STATISTICS = {"mean": "mean", "median": "p50", "avg": "mean"}
@@ -40,7 +40,7 @@ class BenchEvidence:
 
     def signals(self, span: Span | None) -> Signals:
         gauges = {name: Gauge((value,), self.tool, "as the clients saw it") for name, value in self.values.items()}
-        return Signals("benchmark", self.seconds, 0, gauges=gauges)
+        return Signals(BENCHMARK, self.seconds, 0, gauges=gauges)
 
 
 def is_bench(text: str) -> bool:

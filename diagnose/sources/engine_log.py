@@ -26,7 +26,7 @@ UNTIMED = -1.0
 _MAX_CONTINUATIONS = 64
 _MAX_CUTS = 8
 """Parts of one line without a figure in a row: a narrow terminal leaves some."""
-_EVENT_TEXT_CHARS = 200
+_EVENT_TEXT_CHARS = 280
 FACTS_AS_GAUGES = frozenset({"max_batched_tokens", "max_sequences", "pool_tokens", "pool_blocks", "block_size"})
 
 
@@ -202,10 +202,7 @@ def _take(log: EngineLog, text: str, now: float | None, *, inside: bool) -> bool
 
 def _take_load(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
     for line in table.periodic:
-        values = tuple(
-            float(found[1]) * figure.factor if (found := figure.pattern.search(text)) is not None else None
-            for figure in line.figures
-        )
+        values = tuple(figure.read(text) for figure in line.figures)
         if any(value is not None for value in values):
             instance = line.instance.search(text) if line.instance is not None else None
             log.samples.append(LoadSample(now, instance[1] if instance is not None else "", line, values))
@@ -227,11 +224,14 @@ def _take_step(log: EngineLog, table: LogTable, text: str, now: float | None) ->
 def _counted(found: re.Match[str]) -> CountedStep:
     groups = found.groupdict()
     tokens, device = groups.get("decode_tokens"), groups.get("device_ms")
+    prefill, decode = int(groups.get("prefill_requests") or 0), int(groups.get("decode_requests") or 0)
+    if groups.get("scheduled"):
+        decode = min(decode, max(0, int(groups["scheduled"]) - prefill))
     return CountedStep(
         seconds=float(groups["ms"]) / 1e3 if groups.get("ms") else float(groups.get("s") or 0.0),
-        prefill_requests=int(groups.get("prefill_requests") or 0),
+        prefill_requests=prefill,
         prefill_tokens=int(groups.get("prefill_tokens") or 0),
-        decode_requests=int(groups.get("decode_requests") or 0),
+        decode_requests=decode,
         decode_tokens=int(tokens) if tokens else None,
         device_seconds=float(device) / 1e3 if device else None,
     )

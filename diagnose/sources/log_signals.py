@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from diagnose.dialects.log import Figure, Reads
+from diagnose.load import LoadPoint
 from diagnose.observation import Event, Span
 from diagnose.signals import Counter, Gauge, Signals
 from diagnose.sources.engine_log import FACTS_AS_GAUGES, UNTIMED, EngineLog, LoadSample, LoggedStep, read_log
@@ -14,7 +15,9 @@ from diagnose.sources.steps import add_steps
 from diagnose.stats import median
 from probes.recording import Entry
 
-_FAILURES = frozenset({"out_of_memory", "engine_dead", "collective_timeout", "device_error", "leak"})
+_FAILURES = frozenset(
+    {"out_of_memory", "engine_dead", "collective_timeout", "collective_failed", "device_error", "leak"}
+)
 """Events that a healthy engine never logs: counted as failures."""
 _LOOK_BACK_SECONDS = 600.0
 """What happened so long before a window may still be what is seen in it."""
@@ -70,6 +73,7 @@ class LogEvidence:
         for name in FACTS_AS_GAUGES & log.facts.keys():
             signals.gauges[name] = Gauge((float(log.facts[name].replace(",", "")),), "start-up log")
         _read_load(signals, samples)
+        signals.load = _load_points(samples)
         if steps:
             counted = [step.counted for step in steps]
             add_steps(signals, counted, steps[0].line.name, steps[0].line.coverage)
@@ -97,6 +101,9 @@ class LogEvidence:
         preempted = tally.get("preempted")
         if preempted and "preemptions" not in signals.counters:
             signals.counters["preemptions"] = Counter(float(preempted), "preemption warnings")
+        moved = sum(tally.get(kind, 0) for kind in ("transfer_failed", "transfer_timeout"))
+        if moved:
+            signals.counters["transfer_failures"] = Counter(float(moved), "log")
 
 
 def logs_of(entries: Iterable[Entry]) -> list[LogEvidence]:
@@ -161,6 +168,29 @@ def _read_load(signals: Signals, samples: list[LoadSample]) -> None:
         if any(sample.values[index] is not None for one in instances.values() for sample in one):
             growth = sum(_growth(figure, index, one) for one in instances.values())
             signals.counters[signal] = Counter(growth, line.name, figure.coverage, figure.late)
+
+
+def _load_points(samples: Sequence[LoadSample]) -> tuple[LoadPoint, ...]:
+    """Of one engine's lines that state its load; lines of several engines in one log do not make one series."""
+    stating = [sample for sample in samples if any(figure.signal == "running" for figure in sample.line.figures)]
+    if len({sample.instance for sample in stating}) > 1:
+        return ()
+    timed = [sample for sample in stating if sample.line.every_seconds is not None]
+    lengths = dict(zip(map(id, timed), _intervals(timed) if timed else [], strict=True))
+    return tuple(_load_point(sample, lengths.get(id(sample), 0.0)) for sample in stating)
+
+
+def _load_point(sample: LoadSample, seconds: float) -> LoadPoint:
+    stated = {figure.signal: value for figure, value in zip(sample.line.figures, sample.values, strict=True)}
+    return LoadPoint(
+        seconds,
+        stated.get("running"),
+        stated.get("waiting"),
+        stated.get("pool_usage"),
+        stated.get("tokens_decode"),
+        stated.get("tokens_prefill"),
+        stated.get("streams_before_prefill"),
+    )
 
 
 def _levels(signal: str, places: dict[int, int], samples: list[LoadSample]) -> list[float]:

@@ -148,6 +148,36 @@ def _read_bench(content: Content) -> Reading:
     return Reading(others=[found])
 
 
+def _is_nvidia_smi(content: Content) -> bool:
+    from diagnose.sources.nvidia_smi import is_nvidia_smi
+
+    return is_nvidia_smi(content.head_text)
+
+
+def _read_nvidia_smi(content: Content) -> Reading:
+    from diagnose.sources.nvidia_smi import read_nvidia_smi
+
+    found = read_nvidia_smi(content.name, content.text())
+    if found is None:
+        raise SourceError(f"{content.name}: output of nvidia-smi without a GPU in it")
+    return Reading(others=[found])
+
+
+def _is_py_spy(content: Content) -> bool:
+    from diagnose.sources.py_spy import is_py_spy
+
+    return is_py_spy(content.head_text)
+
+
+def _read_py_spy(content: Content) -> Reading:
+    from diagnose.sources.py_spy import read_py_spy
+
+    found = read_py_spy(content.name, content.text())
+    if found is None:
+        raise SourceError(f"{content.name}: output of py-spy without a stack in it")
+    return Reading(others=[found])
+
+
 def _is_state(content: Content) -> bool:
     """One JSON document; lines of JSON are a log's."""
     text = content.head_text.lstrip()
@@ -218,6 +248,8 @@ READERS: tuple[Reader, ...] = (
     Reader("a torch profiler's trace", lambda content: is_trace(content.head), _read_trace, is_long=True),
     Reader("a metrics page", _is_page, _read_page),
     Reader("a benchmark result", _is_bench, _read_bench),
+    Reader("output of nvidia-smi", _is_nvidia_smi, _read_nvidia_smi),
+    Reader("output of py-spy", _is_py_spy, _read_py_spy),
     Reader("a server's state in JSON", _is_state, _read_state),
     Reader("an engine's log", _is_log, _read_log),
 )

@@ -126,11 +126,16 @@ def test_a_setting_that_cannot_be_stated(text):
         parse_settings([text])
 
 
-def test_one_scrape_beside_settings_is_still_too_little():
+def test_one_scrape_beside_settings_is_a_moment_and_settings_alone_are_nothing():
     observation = pages(VLLM.format(0))
     observation.add_source(StatedSettings({"max_sequences": 16}))
-    with pytest.raises(NotEnough, match="1 scrape has no window"):
-        assemble(observation, DEFAULT_POLICY)
+    signals, warnings = assemble(observation, DEFAULT_POLICY)
+    assert signals.last("max_sequences") == 16
+    assert any("one scrape is a moment" in warning for warning in warnings)
+    alone = pages()
+    alone.add_source(StatedSettings({"max_sequences": 16}))
+    with pytest.raises(NotEnough, match="0 scrape has no window"):
+        assemble(alone, DEFAULT_POLICY)
 
 
 def test_pages_of_no_engine():

@@ -72,7 +72,9 @@ def test_unreadable_sources_are_one_line(stallscope, tmp_path, files):
 def test_a_single_scrape_and_an_unknown_engine(stallscope, tmp_path):
     one = tmp_path / "one.prom"
     one.write_text(Engine().page())
-    assert "counters need two" in complaint(stallscope("diagnose", one), 3)
+    code, out, _ = stallscope("diagnose", one)
+    assert code == 3
+    assert "one scrape is a moment and no window" in " ".join(out.split())
     other = tmp_path / "other.prom"
     other.write_text("node_load1 0.5\n")
     assert "a metrics page of node_exporter" in complaint(stallscope("diagnose", other, other))

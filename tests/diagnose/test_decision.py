@@ -112,6 +112,25 @@ def test_the_largest_share_of_the_excess_leads():
     assert choose_primary([found("a", Verdict.UNDETERMINED, 0.9)], case, excess) is None
 
 
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ({"prefill_interference": 0.13, "kv_exhaustion": None, "preemption_storm": None}, "kv_exhaustion"),
+        ({"prefill_interference": 0.6, "kv_exhaustion": None}, "prefill_interference"),
+        ({"prefill_interference": 0.13}, "prefill_interference"),
+        ({"prefill_interference": 0.13, "kv_exhaustion": None, "transfer_stall": None}, None),
+        ({"kv_exhaustion": None, "queue_overload": None}, "kv_exhaustion"),
+        ({"sequence_cap": None, "queue_overload": None}, "sequence_cap"),
+        ({"kv_exhaustion": None, "transfer_stall": None}, None),
+    ],
+)
+def test_without_an_account_a_small_share_does_not_beat_what_was_not_measured(shares, expected):
+    case = diagnose("t", make_signals()).case
+    assert case.excess() is None
+    findings = [found(name, Verdict.SUPPORTED, share) for name, share in shares.items()]
+    assert choose_primary(findings, case, None) == expected
+
+
 def test_a_benign_cause_leads_only_when_it_stands_alone():
     benign = found("expected_reservation", Verdict.SUPPORTED, benign=True, latency=False)
     calm, stalled = look(cases.quiet()).case, look(cases.interference()).case

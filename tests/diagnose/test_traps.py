@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from diagnose.diagnosis import Diagnosis, diagnose
-from diagnose.errors import NotEnough
 from diagnose.hypotheses.pool import occupancy
 from diagnose.observation import Event, observe
 from diagnose.report.json_report import to_json
@@ -21,7 +20,6 @@ from tests.builders import (
     Engine,
     Machine,
     Plan,
-    build_signals,
     make_signals,
     make_steps,
     varied,
@@ -332,10 +330,15 @@ def test_a_restarted_target_is_said_first_and_contained_if_it_was_serving():
     assert "restarted in the window with 5 requests running" in texts(diagnosis, "hard_failure")
 
 
-def test_a_single_scrape_is_too_little():
-    with pytest.raises(NotEnough, match="counters need two") as caught:
-        build_signals(observe("one.prom", [Entry(START_UNIX, "exposition", Engine().page())]))
-    assert caught.value.exit_code == 3
+def test_a_single_scrape_is_a_moment_and_names_nobody():
+    """Even a full pool with requests that wait for blocks: at the next moment both may be gone."""
+    page = Engine().page(census=cases.FULL, num_running=8, num_waiting=3, waiting_by_reason={"kv_blocks": 3})
+    diagnosis = look(observe("one.prom", [Entry(START_UNIX, "exposition", page)]))
+    assert diagnosis.exit_code == 3
+    assert not [f.name for f in diagnosis.findings if f.is_supported]
+    assert "at most 3 requests waited for blocks" in texts(diagnosis, "kv_exhaustion")
+    assert "a second scrape" in texts(diagnosis, "kv_exhaustion")
+    assert any("one scrape is a moment" in warning for warning in diagnosis.warnings)
 
 
 def test_an_idle_target_is_called_idle_not_healthy():

@@ -169,9 +169,15 @@ def test_a_jitter_of_the_start_time_is_no_restart():
     assert not look(Engine().page(), Engine(start_unix=START_UNIX + 0.5).page()).restarted
 
 
-def test_one_page_has_no_window():
-    with pytest.raises(NotEnough, match="1 scrape has no window"):
-        look(Engine().page())
+def test_one_page_has_levels_and_of_counters_only_what_never_happened():
+    found = look(Engine().page())
+    assert found.length_seconds is None
+    assert found.gauges["running"].values
+    assert {name: counter.delta for name, counter in found.counters.items()}.get("evictions") == 0
+    assert "tokens_decode" not in found.counters
+
+
+def test_no_page_has_no_window():
     with pytest.raises(NotEnough, match="0 scrape"):
         look()
 
@@ -183,11 +189,12 @@ def test_one_page_of_a_target_that_went_away_is_enough():
     assert build_signals(observation).num_scrapes == 1
 
 
-def test_one_page_and_step_records_give_gauges_but_no_counters():
+def test_one_page_and_step_records_give_gauges_and_no_growth():
     engine = Engine()
     entries = [Entry(START_UNIX, "exposition", engine.page()), Entry(START_UNIX, "steps", engine.steps(make_steps(20)))]
     signals = build_signals(observe("t", entries))
-    assert signals.counters == {}
+    assert not [name for name, counter in signals.counters.items() if counter.delta]
+    assert signals.worked is None
     assert signals.histograms == {}
     assert signals.last("blocks_active") == 40
     assert len(signals.steps) == 20
