@@ -34,7 +34,7 @@ def command_census(case: Case) -> str:
 
 
 def command_live(case: Case, options: str = "--window 60s") -> str:
-    return f"stallscope diagnose {case.address} {options}"
+    return f"stallscope diagnose {case.source} {options}"
 
 
 def command_records(case: Case) -> str:
