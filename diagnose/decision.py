@@ -139,7 +139,7 @@ def _experiment(case: Case, cause: str) -> Decision:
                 Step("change the one knob", _set_budget(case, smaller)),
                 Step(
                     "measure the second arm against the first",
-                    f"stallscope diagnose {case.source} --window 60s --baseline budget-{budget:.0f}.rec",
+                    f"stallscope diagnose {case.address} --window 60s --baseline budget-{budget:.0f}.rec",
                 ),
                 Step("undo", _set_budget(case, budget)),
                 Step(
@@ -177,7 +177,7 @@ def _experiment(case: Case, cause: str) -> Decision:
             Step("change that one knob; keep arrivals, prompts, cache warmth and precision"),
             Step(
                 "measure the second arm against the first",
-                f"stallscope diagnose {case.source} --window 60s --baseline before.rec",
+                f"stallscope diagnose {case.address} --window 60s --baseline before.rec",
             ),
             Step("undo: change it back, and repeat in random order"),
         ),

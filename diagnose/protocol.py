@@ -48,7 +48,7 @@ def _steps(case: Case) -> Measurement:
             k for k in ("decode", "mixed", "prefill") if (h := histograms.get(f"step_{k}")) is not None and h.count
         ]
         found = f"only step duration histograms ({', '.join(kinds)})" if kinds else "no step durations by kind"
-    command = command_for(case, "steps", f"stallscope diagnose {case.source} --window 30s")
+    command = command_for(case, "steps", f"stallscope diagnose {case.address} --window 30s")
     return Measurement("step durations by kind", done, found, command)
 
 
@@ -73,7 +73,7 @@ def _host(case: Case) -> Measurement:
         )
         if lock is not None and lock.count:
             found += f"; {lock.count:.0f} lock takings timed by site"
-    command = command_for(case, "host", f"stallscope diagnose {case.source} --window 30s")
+    command = command_for(case, "host", f"stallscope diagnose {case.address} --window 30s")
     return Measurement("host scheduling and lock", done, found, command)
 
 

@@ -81,7 +81,7 @@ class SpeculationLoss(Hypothesis):
         argument.lacks(
             "inter-token latency in both windows",
             "fewer accepted tokens matter when the streams slowed down",
-            f"stallscope diagnose {case.source} --window 60s --baseline baseline.rec",
+            f"stallscope diagnose {case.address} --window 60s --baseline baseline.rec",
         )
         return argument.conclude(Verdict.UNDETERMINED)
 

@@ -135,7 +135,7 @@ def _changes(roster: Roster, down: list[dict[str, str]]) -> list[str]:
         )
     if membership.unknown:
         warnings.append(
-            f"{len(membership.unknown)} of {total} replicas came within the window, and nothing says since when they count: "
+            f"{len(membership.unknown)} of {total} replicas came within the window and had counted before, as far as is known: "
             f"{_some(membership.unknown)}; their counters are left out"
         )
     again = [name for name in membership.started if targets[name].start is not None]
