@@ -14,7 +14,6 @@ from diagnose.sources.promql import Membership, combined, duration, matcher
 
 _TARGET_LABELS = ("instance", "pod", "kubernetes_pod_name", "pod_name", "host", "node")
 """Labels that a scrape gives each target; the first that the series have names the replica."""
-_START_TIME = "process_start_time_seconds"
 _BEFORE_RESTART_SECONDS = 300.0
 _MOST_RESTARTS = 10
 """Of more replicas than these it is not asked what ran on them."""
@@ -87,7 +86,7 @@ def read_roster(ask: Asker, view: PageView, dialect: Dialect) -> Roster:
     blank = Roster(label, engine, {}, {}, Membership(label))
     targets = _presences(at_start, at_end, lambda point: point.labels.get(label, ""))
     engines = _presences(at_start, at_end, lambda point: blank.name(point.labels))
-    start_times = _start_times(ask, view, label)
+    start_times = _start_times(ask, view, dialect, label)
     restarted = _reset(ask, view, dialect, label)
     started, unknown = [], []
     for name, presence in targets.items():
@@ -148,10 +147,11 @@ def _presences(
     return {name: Presence(first.get(name), last.get(name)) for name in sorted({*first, *last})}
 
 
-def _start_times(ask: Asker, view: PageView, label: str) -> dict[str, float]:
-    if _START_TIME not in view.names:
+def _start_times(ask: Asker, view: PageView, dialect: Dialect, label: str) -> dict[str, float]:
+    name = named([view], (*dialect.gauges.get("start_time", ()), Alias("process_start_time_seconds")))
+    if name is None:
         return {}
-    expression = combined("max", [label] if label else [], ask.selector.of(_START_TIME))
+    expression = combined("max", [label] if label else [], ask.selector.of(view.own_name(name.metric)))
     return {point.labels.get(label, ""): point.value for point in ask.instant(expression)}
 
 

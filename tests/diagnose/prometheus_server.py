@@ -20,7 +20,7 @@ START_SECONDS = 60.0
 
 
 class Scraped(NamedTuple):
-    """One page as one target's scrape."""
+    """One page as one target's scrape; no page: it did not answer."""
 
     unix: float
     labels: Mapping[str, str]
@@ -37,7 +37,7 @@ def openmetrics(scrapes: Iterable[Scraped]) -> Iterator[str]:
                 inner = ",".join(f'{label}="{text}"' for label, text in known.items())
                 yield f"{name}{{{inner}}} {value!r} {scrape.unix:.3f}\n"
         up = ",".join(f'{label}="{text}"' for label, text in scrape.labels.items())
-        yield f"up{{{up}}} 1 {scrape.unix:.3f}\n"
+        yield f"up{{{up}}} {int(bool(scrape.page))} {scrape.unix:.3f}\n"
     yield "# EOF\n"
 
 
