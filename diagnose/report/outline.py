@@ -140,7 +140,9 @@ _MOST_REPLICAS = 8
 def replica_rows(diagnosis: Diagnosis) -> tuple[list[ReplicaRow], int]:
     """The busiest replicas and the idlest one, means over the window, and how many there are; none where there is one."""
     replicas = diagnosis.case.signals.replicas
-    order = sorted(replicas, key=lambda name: (-_load(replicas[name], "waiting"), -_load(replicas[name], "running"), name))
+    order = sorted(
+        replicas, key=lambda name: (-_load(replicas[name], "waiting"), -_load(replicas[name], "running"), name)
+    )
     shown = order if len(order) <= _MOST_REPLICAS else [*order[: _MOST_REPLICAS - 1], order[-1]]
     return [_replica_row(name, replicas[name]) for name in shown], len(order)
 
@@ -155,7 +157,9 @@ def _load(signals: Signals, name: str) -> float:
 
 
 def _replica_row(name: str, signals: Signals) -> ReplicaRow:
-    means = [f"{signals.gauges[gauge].mean:.1f}" if gauge in signals.gauges else "-" for gauge in ("running", "waiting")]
+    means = [
+        f"{signals.gauges[gauge].mean:.1f}" if gauge in signals.gauges else "-" for gauge in ("running", "waiting")
+    ]
     rate, gaps = signals.rate("tokens_decode"), signals.histograms.get("inter_token_latency")
     gap = gaps.mean if gaps is not None else None
     tokens = "-" if rate is None else f"{rate:.1f}"

@@ -31,7 +31,7 @@ AT = datetime.fromtimestamp(END, UTC).isoformat()
 RECORDING = ROOT / "tests/data/vllm-pressure.rec"
 UNSEEN = ("failures", "requests_finished", "preemptions")
 """Without a series, a family that a page declares is not in a Prometheus; preemptions are inferred from page to page."""
-NODE_PAGE = "node_load1 0.5\nnode_cpu_seconds_total{mode=\"idle\"} 100\n"
+NODE_PAGE = 'node_load1 0.5\nnode_cpu_seconds_total{mode="idle"} 100\n'
 
 
 def times():
@@ -42,7 +42,9 @@ def target(job, instance="10.0.0.1:8000"):
     return {"job": job, "instance": instance}
 
 
-def pages(job, instance="10.0.0.1:8000", prefill=True, running=4, waiting=0, first=0, last=NUM_SCRAPES, start=START_UNIX):
+def pages(
+    job, instance="10.0.0.1:8000", prefill=True, running=4, waiting=0, first=0, last=NUM_SCRAPES, start=START_UNIX
+):
     """One engine that works on at every scrape from the `first` to the one before the `last`."""
     engine = Engine(start_unix=start)
     records = make_steps(5 * NUM_SCRAPES, with_prefill(5, 1500)) if prefill else make_steps(5 * NUM_SCRAPES)
@@ -255,7 +257,9 @@ def test_the_command_names_the_imbalance_and_the_interference(prometheus, stalls
 
 def test_the_commands_it_prints_name_this_source(prometheus, stallscope):
     _, out, _ = stallscope("diagnose", "--prometheus", prometheus, "--match", '{job="llm"}', "--at", AT)
-    printed = [line.strip() for line in out.splitlines() if line.strip().startswith("$ stallscope diagnose --prometheus")]
+    printed = [
+        line.strip() for line in out.splitlines() if line.strip().startswith("$ stallscope diagnose --prometheus")
+    ]
     assert f"$ stallscope diagnose --prometheus {prometheus} --match '{{job=\"llm\"}}' --window 30m" in printed
     assert "10.0.0.1:8000" in out.partition("Replicas (3)")[2]
 
