@@ -76,7 +76,11 @@ def raw(url: str) -> list[Row]:
         "step": "30",
     }
     wall, cpu = time.perf_counter(), time.process_time()
-    body = urllib3.request("POST", f"{url}/api/v1/query_range", fields=fields, encode_multipart=False).data
+    body = (
+        urllib3.PoolManager()
+        .request_encode_body("POST", f"{url}/api/v1/query_range", fields, encode_multipart=False)
+        .data
+    )
     decoded = json.loads(body)
     assert decoded["status"] == "success", decoded
     return [

@@ -1,9 +1,8 @@
-"""A real Prometheus over backfilled pages, and a Prometheus API that answers as a test wants."""
+"""A real Prometheus and a real VictoriaMetrics over backfilled pages."""
 
 import shutil
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,9 +12,10 @@ from typing import NamedTuple
 
 from diagnose.exposition import ExpositionParser
 
-NEEDED = ("prometheus", "promtool")
-MISSING = [name for name in NEEDED if shutil.which(name) is None]
+MISSING = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
 REASON = f"needs {' and '.join(MISSING)} on the PATH (Debian: prometheus)"
+VICTORIA = "victoria-metrics"
+VICTORIA_REASON = f"needs {VICTORIA} on the PATH (Debian: {VICTORIA})"
 START_SECONDS = 60.0
 
 
@@ -58,20 +58,48 @@ def serve(directory: Path, data: Path) -> Iterator[str]:
     """The address of a Prometheus over the blocks."""
     config = directory / "prometheus.yml"
     config.write_text("global: {}\n")
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    log = (directory / "prometheus.log").open("w")
+    address = _free_address()
     arguments = [
         f"--config.file={config}",
         f"--storage.tsdb.path={data}",
         "--storage.tsdb.retention.time=100y",
-        f"--web.listen-address=127.0.0.1:{port}",
+        f"--web.listen-address={address}",
     ]
-    process = subprocess.Popen(["prometheus", *arguments], stdout=log, stderr=subprocess.STDOUT)
+    with _running(["prometheus", *arguments], address, "/-/ready", directory / "server.log") as url:
+        yield url
+
+
+@contextmanager
+def serve_victoria(directory: Path, lines: Iterable[str]) -> Iterator[str]:
+    """The address of a VictoriaMetrics that has taken in the lines."""
+    address = _free_address()
+    arguments = [
+        f"-storageDataPath={directory / 'data'}",
+        f"-httpListenAddr={address}",
+        "-retentionPeriod=100y",
+        "-maxLabelsPerTimeseries=100",
+    ]
+    with _running([VICTORIA, *arguments], address, "/health", directory / "server.log") as url:
+        stamped = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        body = "".join(f"{sample} {round(float(unix) * 1000)}\n" for sample, _, unix in stamped).encode()
+        urllib.request.urlopen(urllib.request.Request(f"{url}/api/v1/import/prometheus", body, method="POST")).close()
+        urllib.request.urlopen(f"{url}/internal/force_flush").close()
+        yield url
+
+
+def _free_address() -> str:
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@contextmanager
+def _running(command: list[str], address: str, ready: str, log: Path) -> Iterator[str]:
+    url = f"http://{address}"
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
-        _wait_until_ready(url, process, directory)
+        _wait_until_ready(url + ready, process, log)
         yield url
     finally:
         process.terminate()
@@ -80,17 +108,16 @@ def serve(directory: Path, data: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
-        log.close()
 
 
-def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", directory: Path) -> None:
+def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        assert process.poll() is None, (directory / "prometheus.log").read_text()
+        assert process.poll() is None, log.read_text()
         try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=1) as answer:
+            with urllib.request.urlopen(url, timeout=1) as answer:
                 if answer.status == 200:
                     return
         except OSError:
             time.sleep(0.05)
-    raise AssertionError(f"no Prometheus within {START_SECONDS:g} s: {(directory / 'prometheus.log').read_text()}")
+    raise AssertionError(f"no answer within {START_SECONDS:g} s: {log.read_text()}")

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from diagnose.errors import SourceError, TargetError
-from diagnose.sources.http import Access, Endpoint
+from diagnose.sources.http import NO_ACCESS, Access, Endpoint
 from diagnose.sources.prometheus import read_prometheus
 from diagnose.sources.prometheus_api import PrometheusApi
 from diagnose.sources.promql import Membership, matcher, parse_selector
@@ -98,7 +98,7 @@ def fleet(path, fields, _headers=None, **more):
     return good({"resultType": "vector", "result": [{"metric": m, "value": [at, str(value)]} for m in labels]}, **more)
 
 
-def read(url, access=Access(), timeout=5.0):
+def read(url, access=NO_ACCESS, timeout=5.0):
     return read_prometheus(PrometheusApi(Endpoint(url, timeout, access)), parse_selector('job="llm"'), AT, 600)
 
 
@@ -191,7 +191,7 @@ def test_a_slow_server_is_bounded():
         return 200, ""
 
     with answering(answer) as url:
-        with pytest.raises(TargetError, match="no answer within 0.2 s"):
+        with pytest.raises(TargetError, match=r"no answer within 0\.2 s"):
             read(url, timeout=0.2)
         released.set()
 
