@@ -1,12 +1,12 @@
 """Questions about one window to one Prometheus: a query that fails is a warning, a server that is gone is an error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from diagnose.errors import TargetError
 from diagnose.sources.prometheus_api import Line, Point, PrometheusApi, QueryError
-from diagnose.sources.promql import Selector
+from diagnose.sources.promql import Membership, Selector, combined
 
 MAX_FAILURES = 3
 """Queries in a row without an answer, after which the server is not asked any more."""
@@ -41,6 +41,24 @@ class Asker:
     def instant(self, expression: str, at: float | None = None) -> list[Point]:
         """At the window's end, unless told otherwise. Empty when the query fails, which is then among the problems."""
         return self._soft(expression, lambda: self.api.query(expression, self.end if at is None else at))
+
+    def growth(
+        self, series: Callable[[str], str], keep: Collection[str], members: Membership, ranks: Collection[str]
+    ) -> list[Point]:
+        """What counters gained in the window, by the labels to keep. `series` adds a matcher to their selector.
+
+        Empty when either end of the window is not known: half a difference is none.
+        """
+        known = len(self.problems)
+        sums: dict[tuple[tuple[str, str], ...], float] = {}
+        for at, which, sign in ((self.end, members.at_end, 1), (self.start, members.at_start, -1)):
+            if which is None:
+                continue
+            for point in self.instant(combined("sum", keep, series(which), ranks), at):
+                labels = tuple(sorted(point.labels.items()))
+                if labels in sums or sign > 0:
+                    sums[labels] = sums.get(labels, 0.0) + sign * point.value
+        return [] if len(self.problems) > known else [Point(dict(labels), value) for labels, value in sums.items()]
 
     def ranged(self, expression: str) -> list[Line]:
         """At `NUM_POINTS` + 1 moments from the window's start to its end."""

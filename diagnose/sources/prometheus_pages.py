@@ -3,6 +3,7 @@ gauges are on all of them. They are then read through the dialect as a server's 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from diagnose.dialects.base import Alias, Combine, Dialect
 from diagnose.dialects.reading import named
@@ -56,11 +57,10 @@ def fleet_signals(ask: Asker, view: PageView, dialect: Dialect, roster: Roster, 
 
 
 def _add_growth(pages: _Pages) -> None:
-    """One query per metric, by the labels that the dialect tells apart."""
-    ask, roster = pages.ask, pages.roster
+    """Two queries per metric, by the labels that the dialect tells apart."""
+    members, ranks, selector = pages.roster.membership, pages.dialect.rank_labels, pages.ask.selector
     for metric, keep in _cumulative(pages.view, pages.dialect).items():
-        inner = roster.membership.growth(ask.selector, metric, ask.length)
-        for point in ask.instant(combined("sum", sorted(keep), inner, pages.dialect.rank_labels)):
+        for point in pages.ask.growth(partial(selector.of, metric), sorted(keep), members, ranks):
             pages.put(metric, point.labels, {0: 0.0, NUM_POINTS: point.value})
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from diagnose.dialects.base import Alias, Dialect
@@ -88,9 +89,10 @@ def read_roster(ask: Asker, view: PageView, dialect: Dialect) -> Roster:
     engines = _presences(at_start, at_end, lambda point: blank.name(point.labels))
     start_times = _start_times(ask, view, dialect, label)
     restarted = _reset(ask, view, dialect, label)
-    started, unknown = [], []
+    started, unknown, gone = [], [], []
     for name, presence in targets.items():
         if presence.end is None:
+            gone.append(name)
             continue
         began = start_times.get(name)
         since = presence.start if presence.start is not None else ask.start
@@ -98,7 +100,7 @@ def read_roster(ask: Asker, view: PageView, dialect: Dialect) -> Roster:
             started.append(name)
         elif presence.start is None:
             unknown.append(name)
-    membership = Membership(label, tuple(sorted(started)), tuple(sorted(unknown)))
+    membership = Membership(label, tuple(started), tuple(unknown), tuple(gone))
     ambient = {name for point in points for name in point.labels} - _own_labels(dialect)
     return Roster(label, engine, targets, engines, membership, start_times, frozenset(ambient))
 
@@ -224,6 +226,6 @@ def _label_matchers(name: Alias) -> list[str]:
 
 
 def _growth(ask: Asker, roster: Roster, dialect: Dialect, metric: str, matchers: Sequence[str]) -> dict[str, float]:
-    inner = roster.membership.growth(ask.selector.narrowed(matchers), metric, ask.length)
-    points = ask.instant(combined("sum", roster.labels, inner, dialect.rank_labels))
+    series = partial(ask.selector.of, metric, *matchers)
+    points = ask.growth(series, roster.labels, roster.membership, dialect.rank_labels)
     return {roster.name(point.labels): point.value for point in points}

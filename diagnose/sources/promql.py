@@ -1,7 +1,8 @@
 """The expressions that a diagnosis asks of a Prometheus: everything is summed on the server, nothing is extrapolated.
 
-The growth of a counter is the difference of two samples, the last ones before the window's two ends. `increase()` would
-extrapolate to the ends and give 3.07 preemptions; the length of a window is that between the samples instead.
+The growth of a counter is the difference of two sums of samples, the last ones before the window's two ends. `increase()`
+would extrapolate to the ends and give 3.07 preemptions, and costs the server several times as much; the length of a window is
+that between the samples instead.
 """
 
 import re
@@ -21,9 +22,6 @@ class Selector:
 
     def __str__(self) -> str:
         return f"{{{self.matchers}}}"
-
-    def narrowed(self, matchers: Iterable[str]) -> "Selector":
-        return Selector(",".join([self.matchers, *matchers]))
 
     def of(self, metric: str, *more: str) -> str:
         """The series of one metric; `more` are further matchers."""
@@ -65,7 +63,10 @@ def combined(operator: str, keep: Collection[str], inner: str, ranks: Collection
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Which replicas a window's growth is made of, by the label that names them."""
+    """Which replicas a window's growth is made of, by the label that names them.
+
+    Sums over those at the window's two ends are subtracted. A label that had no event at the start is so counted from zero.
+    """
 
     label: str
     """Empty: the selector is one replica."""
@@ -73,15 +74,19 @@ class Membership:
     """They began to count within the window: all that they counted is growth."""
     unknown: tuple[str, ...] = ()
     """They were not there at the window's start, and nothing says since when they count: left out."""
+    gone: tuple[str, ...] = ()
+    """They were not there at the window's end: left out."""
 
-    def growth(self, selector: Selector, metric: str, window: float) -> str:
-        """Growth of every series of a counter, as an instant vector at the window's end.
+    @property
+    def at_start(self) -> str | None:
+        """Matcher of those whose values at the start are subtracted; empty: of all; None: of none."""
+        return self._without([*self.started, *self.gone])
 
-        A series that its replica did not have at the start (a label's first event) grew from zero.
-        """
-        apart = [*self.started, *self.unknown]
-        steady = selector.of(metric, matcher(self.label, apart, "!~") if apart else "")
-        grown = f"{steady} - {steady} offset {duration(window)} or {steady}"
-        if not self.started:
-            return grown
-        return f"{grown} or {selector.of(metric, matcher(self.label, self.started, '=~'))}"
+    @property
+    def at_end(self) -> str | None:
+        return self._without(self.unknown)
+
+    def _without(self, names: Collection[str]) -> str | None:
+        if not names:
+            return ""
+        return matcher(self.label, names, "!~") if self.label else None

@@ -87,7 +87,7 @@ def fleet(path, fields, _headers=None, **more):
     expression = fields["query"][0]
     if 'name__="up"' in expression or expression.endswith(" > 0"):  # none is down, none restarted
         return good({"resultType": "vector", "result": []}, **more)
-    value = at if expression.startswith("timestamp") else 5.0
+    value = at if expression.startswith("timestamp") else 11.0 if at == AT and "_total" in expression else 5.0
     labels = [{"instance": f"gpu-{number}:8000", "job": "llm"} for number in (1, 2)]
     if path.endswith("query_range"):
         start, end, step = (float(fields[name][0]) for name in ("start", "end", "step"))
@@ -107,7 +107,7 @@ def test_the_fake_is_a_fleet():
         reading = read(url)
     (evidence,) = reading.evidence
     assert evidence.found.num_replicas == 2
-    assert evidence.found.delta("tokens_decode") == 5
+    assert evidence.found.delta("tokens_decode") == 6
     assert reading.warnings == []
 
 
@@ -278,9 +278,21 @@ def test_values_are_matched_literally():
     assert matcher("instance", ["10.0.0.1:80|x"], "=~") == 'instance=~"10\\\\.0\\\\.0\\\\.1:80\\\\|x"'
 
 
-def test_growth_of_restarted_replicas_is_all_that_they_count():
-    membership = Membership("instance", started=("a",), unknown=("b",))
-    steady = '{__name__="m",job="llm",instance!~"a|b"}'
-    assert membership.growth(parse_selector('{job="llm",}'), "m", 60) == (
-        f'{steady} - {steady} offset 60000ms or {steady} or {{__name__="m",job="llm",instance=~"a"}}'
-    )
+def test_growth_is_made_of_replicas_whose_past_is_known():
+    membership = Membership("instance", started=("a",), unknown=("b",), gone=("c",))
+    selector = parse_selector('{job="llm",}')
+    assert selector.of("m", membership.at_start or "") == '{__name__="m",job="llm",instance!~"a|c"}'
+    assert selector.of("m", membership.at_end or "") == '{__name__="m",job="llm",instance!~"b"}'
+    assert (Membership("").at_start, Membership("", started=("",)).at_start) == ("", None)
+
+
+def test_half_a_difference_is_none():
+    """A counter whose value at the start is not known did not grow from zero."""
+
+    def answer(path, fields, headers):
+        if "generation_tokens" in str(fields.get("query")) and float(fields["time"][0]) < AT:
+            return bad(422, "too many samples", "execution")
+        return fleet(path, fields)
+
+    with answering(answer) as url:
+        assert read(url).evidence[0].found.delta("tokens_decode") is None
