@@ -46,8 +46,10 @@ def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: floa
 def _engines(views: Sequence[PageView], dialect: Dialect) -> list[tuple[str, str]]:
     """Label and value of each engine of one server that counts its running requests apart."""
     running = named(views, dialect.gauges.get("running", ()))
+    if running is None:
+        return []
     found: dict[str, set[str]] = {}
-    for view in views if running is not None else ():
+    for view in views:
         for key, _ in view.series(running.metric):
             for label, value in key:
                 if label in dialect.replica_labels:

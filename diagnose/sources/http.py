@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 from urllib3.exceptions import (
@@ -94,12 +94,15 @@ class Endpoint:
         return response.status, body
 
     def _request(self, method: str, url: str, fields: Mapping[str, str] | None) -> urllib3.BaseHTTPResponse:
-        form: dict[str, object] = {} if fields is None else {"fields": dict(fields)}
-        if form and method == "POST":
-            form["encode_multipart"] = False
+        headers = self._headers
+        body = None if fields is None else urlencode(fields)
+        if body is not None and method == "GET":
+            url, body = f"{url}?{body}", None
+        elif body is not None:
+            headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
 
         def once() -> urllib3.BaseHTTPResponse:
-            return self._pool.request(method, url, headers=self._headers, preload_content=False, **form)
+            return self._pool.request(method, url, body=body, headers=headers, preload_content=False)
 
         try:
             return once()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -11,12 +12,13 @@ from diagnose.dialects.view import PageView
 from diagnose.dialects.vllm import VLLM
 from diagnose.errors import NotEnough, SourceError, TargetError
 from diagnose.exposition import ExpositionParser
+from diagnose.signals import Signals
 from diagnose.sources.http import Endpoint
-from diagnose.sources.prometheus import read_prometheus
+from diagnose.sources.prometheus import Reading, read_prometheus
 from diagnose.sources.prometheus_api import PrometheusApi
 from diagnose.sources.promql import parse_selector
 from diagnose.windows import read_pages
-from probes.recording import read_recording
+from probes.recording import Entry, read_recording
 from tests.builders import START_UNIX, Engine, make_steps, with_prefill
 from tests.diagnose.prometheus_server import (
     MISSING,
@@ -43,17 +45,24 @@ UNSEEN = ("failures", "requests_finished", "preemptions")
 NODE_PAGE = 'node_load1 0.5\nnode_cpu_seconds_total{mode="idle"} 100\n'
 
 
-def times():
+def times() -> list[float]:
     return [START + index * STEP_SECONDS for index in range(NUM_SCRAPES)]
 
 
-def target(job, instance="10.0.0.1:8000"):
+def target(job: str, instance: str = "10.0.0.1:8000") -> dict[str, str]:
     return {"job": job, "instance": instance}
 
 
 def pages(
-    job, instance="10.0.0.1:8000", prefill=True, running=4, waiting=0, first=0, last=NUM_SCRAPES, start=START_UNIX
-):
+    job: str,
+    instance: str = "10.0.0.1:8000",
+    prefill: bool = True,
+    running: int = 4,
+    waiting: int = 0,
+    first: int = 0,
+    last: int = NUM_SCRAPES,
+    start: float = START_UNIX,
+) -> Iterator[Scraped]:
     """One engine that works on at every scrape from the `first` to the one before the `last`."""
     engine = Engine(start_unix=start)
     records = make_steps(5 * NUM_SCRAPES, with_prefill(5, 1500)) if prefill else make_steps(5 * NUM_SCRAPES)
@@ -63,7 +72,7 @@ def pages(
         yield Scraped(unix, target(job, instance), engine.page(num_running=running, num_waiting=waiting))
 
 
-def restarting():
+def restarting() -> Iterator[Scraped]:
     """Restarts two thirds into the series, and has counted more than before by the end."""
     yield from pages("restart", last=40, running=5)
     engine = Engine(start_unix=times()[41])
@@ -74,7 +83,7 @@ def restarting():
     yield from pages("restart", "10.0.0.2:8000")
 
 
-def going():
+def going() -> Iterator[Scraped]:
     """One of two replicas stops answering; its target stays on the list."""
     yield from pages("going", last=25)
     yield from pages("going", "10.0.0.2:8000")
@@ -82,14 +91,14 @@ def going():
         yield Scraped(unix, target("going"), "")
 
 
-def coming():
+def coming() -> Iterator[Scraped]:
     """One of three replicas is new, another one comes into sight that has run for long."""
     yield from pages("coming")
     yield from pages("coming", "10.0.0.2:8000", first=45, start=times()[44])
     yield from pages("coming", "10.0.0.3:8000", first=45)
 
 
-def two_engines(unix, tokens):
+def two_engines(unix: float, tokens: int) -> Scraped:
     lines = [
         f'vllm:num_requests_running{{engine="{engine}",model_name="m"}} {running}\n'
         f'vllm:num_requests_waiting{{engine="{engine}",model_name="m"}} {waiting}\n'
@@ -99,13 +108,13 @@ def two_engines(unix, tokens):
     return Scraped(unix, target("engines"), "".join(lines))
 
 
-def recorded():
+def recorded() -> list[Entry]:
     """Pages of a real vLLM with the probe in it."""
     recording = read_recording(RECORDING.read_bytes())
     return [entry for entry in recording.entries if entry.kind == "exposition"]
 
 
-def everything():
+def everything() -> Iterator[Scraped]:
     yield from pages("llm", waiting=6, running=30)
     yield from pages("llm", "10.0.0.2:8000")
     yield from pages("llm", "10.0.0.3:8000")
@@ -135,20 +144,20 @@ def prometheus(request, tmp_path_factory):
         yield url
 
 
-def look(prometheus, job, end=END, window=WINDOW):
+def look(prometheus: str, job: str, end: float = END, window: float = WINDOW) -> Reading:
     return read_prometheus(PrometheusApi(Endpoint(prometheus)), parse_selector(f'job="{job}"'), end, window)
 
 
-def only(reading):
+def only(reading: Reading) -> Signals:
     (evidence,) = reading.evidence
     return evidence.found
 
 
-def view(scrape):
+def view(scrape: Scraped) -> PageView:
     return PageView(ExpositionParser().parse(scrape.page))
 
 
-def same_growth(found, expected, ratio=1.0):
+def same_growth(found: Signals, expected: Signals, ratio: float = 1.0) -> None:
     """Every counter and histogram that a server's own pages give, to the last digit."""
     assert {name: counter.delta for name, counter in found.counters.items() if name not in UNSEEN} == pytest.approx(
         {name: counter.delta * ratio for name, counter in expected.counters.items() if name not in UNSEEN}, rel=1e-9

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from diagnose.errors import SourceError, TargetError
 from diagnose.sources.http import NO_ACCESS, Access, Endpoint
-from diagnose.sources.prometheus import read_prometheus
+from diagnose.sources.prometheus import Reading, read_prometheus
 from diagnose.sources.prometheus_api import PrometheusApi
 from diagnose.sources.promql import Membership, matcher, parse_selector
 from tests.diagnose.commands import complaint
@@ -30,7 +31,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     answer: Callable[..., tuple[int, str]]
 
-    def handle_error(self, request, client_address):
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """The other side went away: nothing to tell."""
 
 
@@ -43,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
         self._answer(self.path, parse_qs(body))
 
-    def _answer(self, path, fields):
+    def _answer(self, path: str, fields: dict[str, list[str]]) -> None:
         assert isinstance(self.server, Server)
         status, body = self.server.answer(path, fields, self.headers)
         data = body.encode()
@@ -52,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *_):
+    def log_message(self, *_: Any) -> None:
         """Tests read the command's own words."""
 
 
@@ -71,15 +72,15 @@ def answering(answer: Callable[..., tuple[int, str]], context: ssl.SSLContext | 
         server.server_close()
 
 
-def good(data, **more):
+def good(data: Any, **more: Any) -> tuple[int, str]:
     return 200, json.dumps({"status": "success", "data": data, **more})
 
 
-def bad(status, text, kind="bad_data"):
+def bad(status: int, text: str, kind: str = "bad_data") -> tuple[int, str]:
     return status, json.dumps({"status": "error", "errorType": kind, "error": text})
 
 
-def fleet(path, fields, _headers=None, **more):
+def fleet(path: str, fields: dict[str, list[str]], _headers: Any = None, **more: Any) -> tuple[int, str]:
     """Two vLLM servers, to every question."""
     if path.endswith("/values"):
         return good(NAMES, **more)
@@ -98,7 +99,7 @@ def fleet(path, fields, _headers=None, **more):
     return good({"resultType": "vector", "result": [{"metric": m, "value": [at, str(value)]} for m in labels]}, **more)
 
 
-def read(url, access=NO_ACCESS, timeout=5.0):
+def read(url: str, access: Access = NO_ACCESS, timeout: float = 5.0) -> Reading:
     return read_prometheus(PrometheusApi(Endpoint(url, timeout, access)), parse_selector('job="llm"'), AT, 600)
 
 
@@ -202,7 +203,7 @@ def test_a_port_where_nothing_listens(stallscope):
     )
 
 
-def seen_authorization(stallscope, *options):
+def seen_authorization(stallscope: Any, *options: Any) -> set[str]:
     seen = []
 
     def answer(path, fields, headers):
