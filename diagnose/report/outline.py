@@ -157,13 +157,13 @@ def _load(signals: Signals, name: str) -> float:
 
 
 def _replica_row(name: str, signals: Signals) -> ReplicaRow:
-    means = [
+    running, waiting = (
         f"{signals.gauges[gauge].mean:.1f}" if gauge in signals.gauges else "-" for gauge in ("running", "waiting")
-    ]
+    )
     rate, gaps = signals.rate("tokens_decode"), signals.histograms.get("inter_token_latency")
     gap = gaps.mean if gaps is not None else None
     tokens = "-" if rate is None else f"{rate:.1f}"
-    return ReplicaRow(printable(name), *means, tokens, "-" if gap is None else seconds(gap))
+    return ReplicaRow(printable(name), running, waiting, tokens, "-" if gap is None else seconds(gap))
 
 
 def latency_text(window: Window, metric: str, q: float) -> str:
