@@ -1,8 +1,7 @@
 """The expressions that a diagnosis asks of a Prometheus: everything is summed on the server, nothing is extrapolated.
 
 The growth of a counter is the difference of two sums of samples, the last ones before the window's two ends. `increase()`
-would extrapolate to the ends and give 3.07 preemptions, and costs the server several times as much; the length of a window is
-that between the samples instead.
+would extrapolate to the ends and give 3.07 preemptions; a window is as long as the time between its samples instead.
 """
 
 import re
