@@ -178,6 +178,8 @@ def _add(merged: Signals, part: Signals) -> None:
         merged.usage, merged.pool_unit = part.usage, part.pool_unit
     if merged.free_includes_reclaimable is None and "blocks_free" not in merged.gauges:
         merged.free_includes_reclaimable = part.free_includes_reclaimable
+    if part.replicas and not merged.replicas:
+        merged.replicas, merged.num_replicas = part.replicas, part.num_replicas
     if merged.length_seconds is None and merged.num_scrapes < 2:
         merged.length_seconds = part.length_seconds
     same_window = _same_window(merged, part)

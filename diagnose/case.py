@@ -99,6 +99,13 @@ class Case:
     events: tuple[Event, ...]
     objectives: tuple[Objective, ...]
     reported: tuple[Reported, ...] = ()
+    arguments: str | None = None
+    """What names the target on the command line of `stallscope diagnose`; None: its address does."""
+
+    @property
+    def source(self) -> str:
+        """What `stallscope diagnose` looks at to see this target again."""
+        return self.address if self.arguments is None else self.arguments
 
     @property
     def address(self) -> str:

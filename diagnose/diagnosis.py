@@ -53,6 +53,7 @@ def diagnose(
     baseline: Signals | None = None,
     *,
     is_live: bool = False,
+    arguments: str | None = None,
     events: Sequence[Event] = (),
     objectives: Sequence[Objective] = (),
     reported: Sequence[Reported] = (),
@@ -63,6 +64,7 @@ def diagnose(
     case = Case(
         target=target,
         is_live=is_live,
+        arguments=arguments,
         incident=make_window(incident, policy),
         baseline=None if baseline is None else make_window(baseline, policy),
         policy=policy,

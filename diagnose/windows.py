@@ -1,6 +1,7 @@
 """From scrapes to signals through one dialect: counters and histograms become window deltas with resets detected."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -35,7 +36,38 @@ def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: floa
         _detect_restart(signals)
     elif pages:
         _read_never(signals, pages, dialect)
+    engines = _engines(views, dialect)
+    if len(engines) > 1:
+        signals.num_replicas = len(engines)
+        for label, value in engines:
+            own = [_of_one_engine(view, label, value) for view in views]
+            signals.replicas[f"{label}={value}"] = read_pages(own, dialect, length_seconds)
     return signals
+
+
+def _engines(views: Sequence[PageView], dialect: Dialect) -> list[tuple[str, str]]:
+    """Label and value of each engine of one server that counts its running requests apart."""
+    running = named(views, dialect.gauges.get("running", ()))
+    if running is None:
+        return []
+    found: dict[str, set[str]] = {}
+    for view in views:
+        for key, _ in view.series(running.metric):
+            for label, value in key:
+                if label in dialect.replica_labels:
+                    found.setdefault(label, set()).add(value)
+    label = next((label for label in dialect.replica_labels if label in found), "")
+    return [(label, value) for value in sorted(found.get(label, ()), key=lambda text: (len(text), text))]
+
+
+def _of_one_engine(view: PageView, label: str, value: str) -> PageView:
+    """The series of one engine, and those that say of no engine which it is."""
+    samples = {
+        name: kept
+        for name, series in view.page.samples.items()
+        if (kept := {key: number for key, number in series.items() if dict(key).get(label, value) == value})
+    }
+    return PageView(replace(view.page, samples=samples))
 
 
 def read_host(signals: Signals, host: HostProfile) -> None:

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -12,6 +12,7 @@ from diagnose.assembly import assemble
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
 from diagnose.commands.params import DeviceName, Duration, Moment, Pid, ReportedLatency, Slo, is_url
 from diagnose.commands.progress import reading_progress, watch_progress
+from diagnose.commands.prometheus import DEFAULT_WINDOW_SECONDS, ask_prometheus, prometheus_options, take_options
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.errors import SourceError
@@ -26,12 +27,18 @@ from diagnose.sources.stated import parse_settings
 from diagnose.supplement import Supplement
 
 INTERRUPTED = 130
+LIVE_WINDOW_SECONDS = 20.0
 NO_SUPPLEMENT = Supplement()
 
 
 @click.command("diagnose")
 @click.argument("sources", nargs=-1)
-@click.option("--window", type=Duration(), default="20s", show_default=True, help="How long to watch a live target.")
+@click.option(
+    "--window",
+    "asked_window",
+    type=Duration(),
+    help="How long to watch a live target [default: 20s], or how far back a Prometheus is asked [default: 10m].",
+)
 @click.option(
     "--interval",
     type=Duration(),
@@ -46,6 +53,7 @@ NO_SUPPLEMENT = Supplement()
 @click.option(
     "--pid", type=Pid(), help="Of the server on this machine: look at its threads too (py-spy: stallscope[host])."
 )
+@prometheus_options
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option(
     "--log", "logs", multiple=True, help="An engine's log beside a live target; as a source, too. Repeatable."
@@ -87,7 +95,7 @@ NO_SUPPLEMENT = Supplement()
 @click.option("--verbose", "-v", is_flag=True, help="In a text report all evidence, with sources and sample counts.")
 def diagnose_command(
     sources: tuple[str, ...],
-    window: float,
+    asked_window: float | None,
     interval: float | None,
     since: When | None,
     until: When | None,
@@ -105,6 +113,7 @@ def diagnose_command(
     output: Path | None,
     quiet: bool,
     verbose: bool,
+    **prometheus: Any,
 ) -> NoReturn:
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
@@ -121,6 +130,7 @@ def diagnose_command(
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
     stallscope diagnose http://127.0.0.1:8000 --pid 4242
     stallscope diagnose rank0.trace.json.gz rank1.trace.json.gz
+    stallscope diagnose --prometheus http://prometheus:9090 --match 'job="llm"' --at 2026-11-30T04:11 --baseline-at 24h
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
     4 hard failure; 130 interrupted while watching, after a report of what was seen until then.
@@ -133,19 +143,32 @@ def diagnose_command(
     supplement = _supplement(device, model_config)
     live = [source for source in sources if is_url(source)]
     files = [*(source for source in sources if not is_url(source)), *logs]
+    fleet = take_options(prometheus)
+    if fleet.url is not None and (live or pid is not None):
+        raise click.UsageError("--prometheus and a live target are two windows: diagnose one, then the other")
+    window = asked_window or (DEFAULT_WINDOW_SECONDS if fleet.url is not None else LIVE_WINDOW_SECONDS)
     if live and within is not None and not files:
         raise click.UsageError(
             "--since and --until choose a part of a recording or a log; of a live target, --window is watched"
         )
-    if not files and not live and pid is None:
-        raise click.UsageError("name what to diagnose: http://HOST:PORT, files, or --pid PID")
+    if not files and not live and pid is None and fleet.url is None:
+        raise click.UsageError(
+            "name what to diagnose: http://HOST:PORT, files, --prometheus URL --match SELECTOR, or --pid PID"
+        )
     if pid is not None and files and not live:
         raise SourceError("--pid looks at a running server: give its URL, or no source at all")
     # Read first: a wrong file should not cost a watch.
     good = _read(baseline, interval, None, quiet=quiet).observation() if baseline else None
-    beside = _read_beside(files, within, quiet=quiet) if live else None
-    interrupted = False
-    if live:
+    beside = _read_beside(files, within, quiet=quiet) if live or fleet.url is not None else None
+    interrupted, arguments = False, None
+    if fleet.url is not None:
+        if fleet.baseline_at is not None and good is not None:
+            raise click.UsageError("--baseline and --baseline-at: one of them")
+        observation, of_good_time, arguments = ask_prometheus(fleet, window)
+        good = of_good_time or good
+        if beside is not None:
+            beside.add_to(observation)
+    elif live:
         observation, interrupted = _watch(live, window, interval or 1.0, beside, pid, quiet=quiet)
     elif pid is not None:
         observation = _watch_process(pid, window, quiet=quiet)
@@ -158,8 +181,9 @@ def diagnose_command(
         good,
         objectives,
         reported=reported,
-        is_live=not sources or bool(live),
+        is_live=fleet.url is None and (not sources or bool(live)),
         target=observation.target,
+        arguments=arguments,
         supplement=supplement,
         policy=policy,
     )
@@ -276,10 +300,11 @@ def judge(
     reported: Sequence[Reported] = (),
     is_live: bool,
     target: str,
+    arguments: str | None = None,
     supplement: Supplement = NO_SUPPLEMENT,
     policy: Policy = DEFAULT_POLICY,
 ) -> Diagnosis:
-    """From observations to a diagnosis, through the dialect that the pages speak."""
+    """From observations to a diagnosis, through the dialect that the pages speak. `arguments`: see `Case`."""
     now, warnings = _signals(incident, supplement, policy)
     before, of_baseline = (None, []) if baseline is None else _signals(baseline, supplement, policy)
     return diagnose(
@@ -287,6 +312,7 @@ def judge(
         now,
         before,
         is_live=is_live,
+        arguments=arguments,
         events=incident.events,
         objectives=objectives,
         reported=reported,

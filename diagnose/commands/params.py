@@ -1,5 +1,6 @@
 """Option types that several commands share."""
 
+import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,19 @@ class Moment(click.ParamType["When"]):
         try:
             return When(datetime.fromisoformat(str(value)).timestamp(), is_unix=True)
         except ValueError:
-            self.fail(f"{value!r} is no time; write 2m for so long after the start, or 2026-11-30T04:11", param, ctx)
+            self.fail(f"{value!r} is no time; write a duration (2m) or a time of day (2026-11-30T04:11)", param, ctx)
+
+
+class PastTime(click.ParamType[float]):
+    """`2h`: so long ago. `2026-11-30T04:11`: that time, local unless it states a zone. In unix seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        when = Moment().convert(value, param, ctx)
+        return when.seconds if when.is_unix else time.time() - when.seconds
 
 
 class Slo(click.ParamType[tuple[Objective, ...]]):

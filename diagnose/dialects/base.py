@@ -107,6 +107,8 @@ class Dialect:
     eras: tuple[Era, ...] = ()
     rank_labels: tuple[str, ...] = ()
     """Labels of ranks that all report the same thing: one rank's value stands for them."""
+    replica_labels: tuple[str, ...] = ()
+    """Labels of engines within one server, each with its own queue and pool: replicas behind one page."""
     free_includes_reclaimable: bool | None = None
     usage: Usage | None = None
     pool_unit: str = "blocks"

@@ -115,6 +115,7 @@ SGLANG = Dialect(
         Era("sglang_prefill_effective_tokens", since="0.5.23"),
     ),
     rank_labels=("tp_rank", "pp_rank", "moe_ep_rank"),
+    replica_labels=("dp_rank",),
     free_includes_reclaimable=False,
     usage=Usage.ACTIVE,
     pool_unit="tokens",

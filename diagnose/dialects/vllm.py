@@ -133,6 +133,7 @@ VLLM = Dialect(
         Era("vllm_num_requests_waiting_by_reason", since="0.24"),
         Era("vllm_request_num_preemptions", since="0.32"),
     ),
+    replica_labels=("engine",),
     usage=Usage.ACTIVE,
     state_paths=("/server_info?config_format=json", "/version"),
     cannot={

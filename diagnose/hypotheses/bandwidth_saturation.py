@@ -91,7 +91,7 @@ class BandwidthSaturation(Hypothesis):
             argument.lacks(
                 "the device's read bandwidth and the model's bytes per step",
                 "only bytes per second against the ceiling tell saturation from a slower kernel",
-                f"stallscope diagnose {case.address} --device 'NVIDIA H100 80GB HBM3' --model-config config.json",
+                f"stallscope diagnose {case.source} --device 'NVIDIA H100 80GB HBM3' --model-config config.json",
             )
         else:
             argument.lacks(

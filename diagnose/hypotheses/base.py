@@ -1,6 +1,7 @@
 """What a hypothesis is."""
 
 from abc import ABC, abstractmethod
+from math import ceil
 from typing import ClassVar
 
 from diagnose.case import Case
@@ -34,7 +35,14 @@ def command_census(case: Case) -> str:
 
 
 def command_live(case: Case, options: str = "--window 60s") -> str:
-    return f"stallscope diagnose {case.address} {options}"
+    """A longer look. Of a Prometheus, whose scrapes are far apart, at three times the window that was judged."""
+    if case.arguments is not None:
+        minutes = max(_PROMETHEUS_MINUTES, ceil(3 * (case.signals.length_seconds or 0.0) / 60))
+        options = f"--window {minutes}m"
+    return f"stallscope diagnose {case.source} {options}"
+
+
+_PROMETHEUS_MINUTES = 30
 
 
 def command_records(case: Case) -> str:

@@ -27,7 +27,7 @@ class ClientArtifact(Hypothesis):
             argument.lacks(
                 "what the clients saw in this window",
                 "only the difference between their clock and the engine's shows what lies outside of it",
-                f"stallscope diagnose {case.address} --reported itl_p99=VALUE,ttft_p95=VALUE",
+                f"stallscope diagnose {case.source} --reported itl_p99=VALUE,ttft_p95=VALUE",
             )
             return argument.conclude(Verdict.UNDETERMINED)
         verdicts = [self._compare(case, reported, argument) for reported in case.reported]
@@ -38,7 +38,7 @@ class ClientArtifact(Hypothesis):
         argument.lacks(
             "the engine's own quantile of the reported latency, on enough samples",
             "the two clocks neither agree nor clearly differ",
-            f"stallscope diagnose {case.address} --window 120s --reported {','.join(r.text for r in case.reported)}",
+            f"stallscope diagnose {case.source} --window 120s --reported {','.join(r.text for r in case.reported)}",
         )
         return argument.conclude(Verdict.UNDETERMINED)
 

@@ -57,7 +57,7 @@ class SpeculationLoss(Hypothesis):
             argument.lacks(
                 f"at least {policy.min_draft_tokens:g} draft tokens with their acceptance (found {drafted:,.0f})",
                 "a few drafts say nothing of a rate",
-                f"stallscope diagnose {case.address} --window 60s",
+                f"stallscope diagnose {case.source} --window 60s",
             )
             return argument.conclude(Verdict.UNDETERMINED)
         argument.say(

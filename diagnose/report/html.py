@@ -35,6 +35,7 @@ def render(diagnosis: Diagnosis) -> str:
             "main",
             _decision(diagnosis),
             _symptom(diagnosis),
+            *_replicas(diagnosis),
             _accounts(diagnosis),
             *_roofline(diagnosis),
             *_verdicts(diagnosis),
@@ -87,6 +88,14 @@ def _symptom(diagnosis: Diagnosis) -> Markup:
     names = ["", "now", *(["baseline"] if with_baseline else [])]
     rows = [[row.label, row.now, *([row.before] if with_baseline else [])] for row in outline.symptom_rows(diagnosis)]
     return _section("Symptom", _table(names, rows))
+
+
+def _replicas(diagnosis: Diagnosis) -> list[Markup]:
+    rows, total = outline.replica_rows(diagnosis)
+    if not rows:
+        return []
+    cells = [[row.name, row.running, row.waiting, row.tokens, row.gap] for row in rows]
+    return [_section(outline.replica_title(len(rows), total), _table(list(outline.REPLICA_HEADER), cells))]
 
 
 def _table(names: list[str], rows: list[list[str]]) -> Markup:

@@ -117,6 +117,8 @@ def _window(window: Window) -> dict[str, Any]:
             name: _latency(window, name) for name in ("inter_token_latency", "time_to_first_token", "queue_time")
         },
         "signals": _signals(signals),
+        "num_replicas": signals.num_replicas,
+        "replicas": {name: _signals(replica) for name, replica in signals.replicas.items()},
     }
 
 

@@ -19,6 +19,7 @@ def render(diagnosis: Diagnosis) -> str:
     blocks = [
         *_header(diagnosis),
         *_symptom(diagnosis),
+        *_replicas(diagnosis),
         *_accounts(diagnosis),
         *_roofline(diagnosis),
         *_verdicts(diagnosis),
@@ -75,6 +76,14 @@ def _symptom(diagnosis: Diagnosis) -> list[str]:
     else:
         shown = table(["", "now", "baseline"], [[row.label, escape(row.now), escape(row.before)] for row in rows])
     return ["## Symptom", shown]
+
+
+def _replicas(diagnosis: Diagnosis) -> list[str]:
+    rows, total = outline.replica_rows(diagnosis)
+    if not rows:
+        return []
+    cells = [[escape(row.name), row.running, row.waiting, row.tokens, row.gap] for row in rows]
+    return [f"## {outline.replica_title(len(rows), total)}", table(list(outline.REPLICA_HEADER), cells)]
 
 
 def _accounts(diagnosis: Diagnosis) -> list[str]:

@@ -11,8 +11,9 @@ from diagnose.decision import DecisionKind, Finding
 from diagnose.diagnosis import Diagnosis
 from diagnose.hypotheses.registry import NOT_CHECKED
 from diagnose.policy import overridden
+from diagnose.signals import Signals
 from diagnose.stats import Bounds
-from diagnose.units import percent, seconds
+from diagnose.units import percent, printable, seconds
 from diagnose.verdict import Evidence, Verdict
 
 NOT_OBSERVED = "not observed"
@@ -119,6 +120,50 @@ def symptom_rows(diagnosis: Diagnosis) -> list[SymptomRow]:
         before = f"{percent(base.analysis.stall_share(factor))} of time" if base is not None and measured else ""
         rows.append(SymptomRow("stalls", now, before))
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    name: str
+    running: str
+    waiting: str
+    tokens: str
+    """Generated per second."""
+    gap: str
+    """Mean inter-token latency."""
+
+
+REPLICA_HEADER = ("replica", "running", "waiting", "tokens/s", "ITL mean")
+_MOST_REPLICAS = 8
+
+
+def replica_rows(diagnosis: Diagnosis) -> tuple[list[ReplicaRow], int]:
+    """The busiest replicas and the idlest one, means over the window, and how many there are; none where there is one."""
+    replicas = diagnosis.case.signals.replicas
+    order = sorted(
+        replicas, key=lambda name: (-_load(replicas[name], "waiting"), -_load(replicas[name], "running"), name)
+    )
+    shown = order if len(order) <= _MOST_REPLICAS else [*order[: _MOST_REPLICAS - 1], order[-1]]
+    return [_replica_row(name, replicas[name]) for name in shown], len(order)
+
+
+def replica_title(shown: int, total: int) -> str:
+    return f"Replicas ({total})" if shown == total else f"Replicas (the {shown - 1} busiest and the idlest of {total})"
+
+
+def _load(signals: Signals, name: str) -> float:
+    gauge = signals.gauges.get(name)
+    return 0.0 if gauge is None else gauge.mean
+
+
+def _replica_row(name: str, signals: Signals) -> ReplicaRow:
+    running, waiting = (
+        f"{signals.gauges[gauge].mean:.1f}" if gauge in signals.gauges else "-" for gauge in ("running", "waiting")
+    )
+    rate, gaps = signals.rate("tokens_decode"), signals.histograms.get("inter_token_latency")
+    gap = gaps.mean if gaps is not None else None
+    tokens = "-" if rate is None else f"{rate:.1f}"
+    return ReplicaRow(printable(name), running, waiting, tokens, "-" if gap is None else seconds(gap))
 
 
 def latency_text(window: Window, metric: str, q: float) -> str:

@@ -23,6 +23,7 @@ def render(diagnosis: Diagnosis, page: Page, *, verbose: bool = False) -> str:
     """The whole page. `verbose` adds sources, sample counts and all evidence of refuted hypotheses."""
     _header(diagnosis, page)
     _symptom(diagnosis, page)
+    _replicas(diagnosis, page)
     _accounts(diagnosis, page)
     _roofline(diagnosis, page)
     _verdicts(diagnosis, page, verbose)
@@ -48,6 +49,17 @@ def _symptom(diagnosis: Diagnosis, page: Page) -> None:
         page.raw(f"  {'':<11}{'now':<31}baseline", style="dim")
     for row in outline.symptom_rows(diagnosis):
         page.raw(f"  {row.label:<11}{row.now:<31}{row.before}".rstrip())
+
+
+def _replicas(diagnosis: Diagnosis, page: Page) -> None:
+    rows, total = outline.replica_rows(diagnosis)
+    if not rows:
+        return
+    page.section(outline.replica_title(len(rows), total))
+    table = [outline.REPLICA_HEADER, *((row.name, row.running, row.waiting, row.tokens, row.gap) for row in rows)]
+    width = max(len(cells[0]) for cells in table)
+    for name, *numbers in table:
+        page.raw(f"  {name:<{width}}" + "".join(f"{number:>10}" for number in numbers))
 
 
 def _accounts(diagnosis: Diagnosis, page: Page) -> None:

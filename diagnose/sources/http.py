@@ -1,7 +1,11 @@
 """One target's HTTP endpoints, with every failure mapped to one sentence for the reader."""
 
 import time
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 from urllib3.exceptions import (
@@ -25,10 +29,22 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 _CHUNK = 256 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a server is proved, and how the reader proves itself."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca_file: Path | None = None
+    """Certificates of the authorities that vouch for the server; None: the system's."""
+
+
+NO_ACCESS = Access()
+
+
 class Endpoint:
     """Keeps one connection to `http://host:port[/prefix]`. Not thread-safe."""
 
-    def __init__(self, url: str, timeout_seconds: float = 5.0) -> None:
+    def __init__(self, url: str, timeout_seconds: float = 5.0, access: Access = NO_ACCESS) -> None:
         """Raises SourceError when `url` is not an http(s) URL."""
         try:
             parts = urlsplit(url)
@@ -47,14 +63,26 @@ class Endpoint:
             maxsize=1,
             retries=urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3),
             timeout=urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds),
+            ca_certs=None if access.ca_file is None else str(access.ca_file),
         )
+        self._headers = {"Accept": "text/plain;version=0.0.4, */*;q=0.1", **access.headers}
 
     def get(self, path: str) -> str:
         """Body of a 200 answer. Raises TargetError for everything else, half an answer included."""
+        status, body = self._exchange("GET", path, None)
+        if status != HTTPStatus.OK:
+            raise ErrorAnswer(f"{self.url}{path}: answered HTTP {status}{_excerpt(body)}")
+        return body
+
+    def ask(self, path: str, fields: Mapping[str, str], *, post: bool) -> tuple[int, str]:
+        """Status and body of whatever it answers to a form. Raises TargetError when there is no whole answer."""
+        return self._exchange("POST" if post else "GET", path, fields)
+
+    def _exchange(self, method: str, path: str, fields: Mapping[str, str] | None) -> tuple[int, str]:
         url = self.url + path
         deadline = time.monotonic() + self._timeout
         try:
-            response = self._request(url)
+            response = self._request(method, url, fields)
             try:
                 body = self._read(response, url, deadline)
             except BaseException:
@@ -63,14 +91,18 @@ class Endpoint:
             response.release_conn()
         except (HTTPError, LocationParseError) as error:
             raise TargetError(f"{url}: {self._explain(error)}") from None
-        if response.status != 200:
-            raise ErrorAnswer(f"{url}: answered HTTP {response.status}{_excerpt(body)}")
-        return body
+        return response.status, body
 
-    def _request(self, url: str) -> urllib3.BaseHTTPResponse:
+    def _request(self, method: str, url: str, fields: Mapping[str, str] | None) -> urllib3.BaseHTTPResponse:
+        headers = self._headers
+        body = None if fields is None else urlencode(fields)
+        if body is not None and method == "GET":
+            url, body = f"{url}?{body}", None
+        elif body is not None:
+            headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+
         def once() -> urllib3.BaseHTTPResponse:
-            headers = {"Accept": "text/plain;version=0.0.4, */*;q=0.1"}
-            return self._pool.request("GET", url, headers=headers, preload_content=False)
+            return self._pool.request(method, url, body=body, headers=headers, preload_content=False)
 
         try:
             return once()

@@ -114,6 +114,30 @@ def test_a_full_pool_is_occupied_only_where_usage_counts_live_blocks(page, activ
         assert pool.active_peak / pool.total == pytest.approx(0.97)
 
 
+def two_engines(tokens: int) -> str:
+    lines = [
+        f'vllm:num_requests_running{{engine="{engine}",model_name="m"}} {running}\n'
+        f'vllm:num_requests_waiting{{engine="{engine}",model_name="m"}} {waiting}\n'
+        f'vllm:generation_tokens_total{{engine="{engine}",model_name="m"}} {tokens * running}\n'
+        for engine, running, waiting in ((0, 30, 12), (1, 2, 0))
+    ]
+    return "".join(lines)
+
+
+def test_engines_of_one_vllm_are_replicas():
+    """The sum of both looks harmless; one of them has all the queue."""
+    found = signals(two_engines(0), two_engines(9))
+    assert (found.num_replicas, set(found.replicas)) == (2, {"engine=0", "engine=1"})
+    assert (found.delta("tokens_decode"), found.replicas["engine=1"].delta("tokens_decode")) == (9 * 32, 9 * 2)
+    assert verdict("replica_imbalance", two_engines(0), two_engines(9)) is Verdict.SUPPORTED
+
+
+def test_a_single_engine_is_one_replica():
+    page = 'vllm:num_requests_running{engine="0"} 3\nvllm:generation_tokens_total{engine="0"} 1\n'
+    found = signals(page, page)
+    assert (found.num_replicas, found.replicas) == (1, {})
+
+
 # ---- SGLang
 
 
@@ -130,7 +154,9 @@ def test_sglang_ranks_report_one_tree():
 
 def test_sglang_data_parallel_ranks_add_up():
     lines = [f'sglang:num_running_reqs{{dp_rank="{rank}",tp_rank="{rank}"}} {rank + 1}' for rank in range(2)]
-    assert signals(sglang(0, *lines), sglang(9, *lines)).last("running") == 3
+    found = signals(sglang(0, *lines), sglang(9, *lines))
+    assert found.last("running") == 3
+    assert {name: one.last("running") for name, one in found.replicas.items()} == {"dp_rank=0": 1, "dp_rank=1": 2}
 
 
 def test_sglang_splits_the_pool():

@@ -144,6 +144,7 @@ def check_windows(windows: Json) -> None:
     for window in filter(None, windows.values()):
         assert set(window) == {
             "dialect", "sources", "length_seconds", "scrapes", "steps", "steps_lost", "restarted", "latency", "signals",
+            "num_replicas", "replicas",
         }  # fmt: skip
         assert set(window["latency"]) == {"inter_token_latency", "time_to_first_token", "queue_time"}
         for latency in filter(None, window["latency"].values()):
