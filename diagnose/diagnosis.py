@@ -115,12 +115,12 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     """
     if any(event.kind in ("gone", "engine_dead") for event in case.events):
         return "hard_failure"
-    causes = [f for f in findings if f.is_supported and f.causes_latency]
+    causes = _first_causes([f for f in findings if f.is_supported and f.causes_latency])
     if causes:
         if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
             return None
         if excess is None and all(f.judgement.share_of_excess is None for f in causes):
-            return _only_cause(causes)
+            return causes[0].name if len(causes) == 1 else None
         best = max(causes, key=lambda f: f.judgement.share_of_excess or 0.0)
         share = best.judgement.share_of_excess
         if case.itl_moved() and (share is None or share < case.policy.negligible_share):
@@ -132,14 +132,14 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     return None
 
 
-_CONSEQUENCES = {"preemption_storm": "kv_exhaustion", "queue_overload": "kv_exhaustion"}
-"""What another cause ends in: with both supported, the first follows from the second."""
+_CONSEQUENCES = {"preemption_storm": ("kv_exhaustion",), "queue_overload": ("kv_exhaustion", "sequence_cap")}
+"""What other causes end in: with both supported, it follows from them. A cap that binds makes a queue, never the reverse."""
 
 
-def _only_cause(causes: Sequence[Finding]) -> str | None:
+def _first_causes(causes: Sequence[Finding]) -> list[Finding]:
+    """Those that do not follow from another one of them."""
     names = {f.name for f in causes}
-    first = [name for name in names if _CONSEQUENCES.get(name) not in names]
-    return first[0] if len(first) == 1 else None
+    return [f for f in causes if names.isdisjoint(_CONSEQUENCES.get(f.name, ()))]
 
 
 def is_idle(case: Case) -> bool:
