@@ -21,7 +21,7 @@ from probes.recording import Entry, RecordingWriter
 from runbooks.drills.catalog import USUAL_PACE, Drill, varied
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.service_levels import Levels, levels_of, quantile
-from runbooks.drills.traffic import BackgroundTraffic, measure_pace
+from runbooks.drills.traffic import BackgroundTraffic, Pace, measure_pace
 from runbooks.errors import DrillError
 
 _SETTLE_SECONDS = 3.0
@@ -93,7 +93,7 @@ class DrillRun:
         with ExitStack() as stack:
             engine = stack.enter_context(EngineProcess(options))
             pace = measure_pace(engine.url)
-            stretch = min(_LONGEST_FACTOR, max(1.0, pace / USUAL_PACE))
+            stretch = min(_LONGEST_FACTOR, max(1.0, pace.seconds / USUAL_PACE))
             quiet = self._window(engine, "quiet", pace, _QUIET_SECONDS * stretch)
             if drill.fault is not None:
                 engine.stop()
@@ -114,13 +114,14 @@ class DrillRun:
         )
         return Outcome(drill, quiet, incident, reported, diagnosis)
 
-    def _window(self, engine: EngineProcess, phase: str, pace: float, seconds: float) -> Seen:
+    def _window(self, engine: EngineProcess, phase: str, pace: Pace, seconds: float) -> Seen:
         drill, incident = self.drill, phase == "incident"
-        loads = varied(drill.loads if incident else drill.quiet, pace, self.seed)
+        loads = varied(drill.loads if incident else drill.quiet, pace.seconds, self.seed)
         traffic = BackgroundTraffic(
             engine.url,
             loads,
             _SETTLE_SECONDS + seconds + 1.0,
+            pace=pace,
             seed=self.seed,
             salt=phase,
             stand_still_seconds=drill.slow_reader_seconds if incident else 0.0,

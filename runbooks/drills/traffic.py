@@ -5,23 +5,46 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import NamedTuple
 
 from runbooks.errors import DrillError
 from runbooks.experiments.client import Client, Stream, Traffic, first_model
 from runbooks.experiments.workload import Arrival, Load, Workload
 
 _JOIN_SECONDS = 30.0
-_PACE_TOKENS = 80
+_PACE_WORDS, _PACE_TOKENS = 24, 80
+
+
+class Pace(NamedTuple):
+    """Of an engine: seconds that a lone stream waits for a token, and tokens that its model makes of a word."""
+
+    seconds: float
+    tokens_per_word: float
+
+    def in_words(self, arrival: Arrival) -> Arrival:
+        prompt, prefix = arrival.prompt_words / self.tokens_per_word, arrival.prefix_words / self.tokens_per_word
+        return arrival._replace(prompt_words=max(1, round(prompt)), prefix_words=round(prefix))
 
 
 class BackgroundTraffic:
     """`with BackgroundTraffic(...) as traffic:` sends for `seconds`; after the block nothing is in flight."""
 
     def __init__(
-        self, url: str, loads: Sequence[Load], seconds: float, *, seed: int, salt: str, stand_still_seconds: float = 0.0
+        self,
+        url: str,
+        loads: Sequence[Load],
+        seconds: float,
+        *,
+        pace: "Pace",
+        seed: int,
+        salt: str,
+        stand_still_seconds: float = 0.0,
     ) -> None:
-        """`stand_still_seconds`: the client's loop does nothing for so long after every tenth of a second."""
-        self._arrivals = Workload(loads, seed=seed).block(0, seconds)
+        """Lengths of the loads are tokens here, and sent as so many words as the model needs for them.
+
+        `stand_still_seconds`: the client's loop does nothing for so long at every heartbeat.
+        """
+        self._arrivals = [pace.in_words(arrival) for arrival in Workload(loads, seed=seed).block(0, seconds)]
         self._url, self._seconds, self._salt = url, seconds, salt
         self._stand_still = stand_still_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -76,15 +99,15 @@ class BackgroundTraffic:
             time.sleep(self._stand_still)
 
 
-def measure_pace(url: str) -> float:
-    """Seconds that a lone stream waits for a token, warm. Raises DrillError."""
+def measure_pace(url: str) -> Pace:
+    """Asks for one answer of an otherwise idle engine. Raises DrillError."""
 
     async def ask() -> Traffic:
         client = Client(url, await first_model(url), drain_seconds=_JOIN_SECONDS)
-        return await client.run([Arrival(0.0, 24, _PACE_TOKENS, 0, 0)], 0.0, "pace")
+        return await client.run([Arrival(0.0, _PACE_WORDS, _PACE_TOKENS, 0, 0)], 0.0, "pace")
 
     stream = asyncio.run(ask()).streams[0]
     later = stream.tokens[_PACE_TOKENS // 4 :]
     if stream.error is not None or len(later) < 2:
         raise DrillError(f"a lone request was not answered in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})")
-    return (later[-1] - later[0]) / (len(later) - 1)
+    return Pace((later[-1] - later[0]) / (len(later) - 1), (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)

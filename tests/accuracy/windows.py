@@ -94,7 +94,7 @@ class Case:
         if view is View.MASKED:
             return Truth(frozenset(), frozenset(), names | also, self.conditions[0].hidden)
         required = self.conditions[0].required if len(self.conditions) == 1 else ()
-        return Truth(names, frozenset(required), names | also)
+        return Truth(names, frozenset(required), names | also | frozenset(required))
 
     def observations(self, view: View) -> tuple[Observation, Observation | None]:
         """Incident and baseline."""
