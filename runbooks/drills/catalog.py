@@ -71,7 +71,7 @@ DRILLS: dict[str, Drill] = {
             "prefill_interference",
             "long prompts all the time, in whole budgets",
             "mixed steps against like pure decode steps",
-            loads=(*_QUIET, "rate=1.2,prompt=300,output=2-4"),
+            loads=(*_QUIET, "rate=1.5,prompt=420,output=2-4"),
             primary=("prefill_interference",),
         ),
         Drill(

@@ -20,8 +20,8 @@ from diagnose.sources.live import Watch
 from probes.recording import Entry, RecordingWriter
 from runbooks.drills.catalog import USUAL_PACE, Drill, varied
 from runbooks.drills.engine_process import EngineProcess
-from runbooks.drills.service_levels import Levels, levels_of, quantile
-from runbooks.drills.traffic import BackgroundTraffic, Pace, measure_pace
+from runbooks.drills.service_levels import Levels, quantile
+from runbooks.drills.traffic import BackgroundTraffic, Pace, levels_of, measure_pace
 from runbooks.errors import DrillError
 
 _SETTLE_SECONDS = 3.0

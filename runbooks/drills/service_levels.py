@@ -1,11 +1,8 @@
 """What clients saw of a window, and whether it is worse than in the quiet one: a drill without a symptom does not count."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
-
-from runbooks.experiments.client import Stream
 
 
 class Symptom(StrEnum):
@@ -54,22 +51,6 @@ class Levels:
             Symptom.CERTAIN: True,
             Symptom.NONE: True,
         }[symptom]
-
-
-def levels_of(streams: Iterable[Stream], since: float, until: float) -> Levels:
-    """Of the window from `since` to `until`, seconds after the start of the load."""
-    levels = Levels()
-    for stream in streams:
-        levels.gaps += [b - a for a, b in pairwise(stream.tokens) if since <= b <= until]
-        if stream.due > until or stream.error is not None:
-            continue
-        if stream.ttft is not None and stream.tokens[0] <= until:
-            if stream.tokens[0] >= since:
-                levels.ttfts.append(stream.ttft)
-        else:
-            levels.ttfts.append(until - stream.due)
-            levels.unanswered += 1
-    return levels
 
 
 def mean(values: list[float]) -> float:

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from types import TracebackType
 from typing import NamedTuple
 
+from runbooks.drills.service_levels import Levels
 from runbooks.errors import DrillError
 from runbooks.experiments.client import Client, Stream, Traffic, first_model
 from runbooks.experiments.workload import Arrival, Load, Workload
@@ -111,3 +113,19 @@ def measure_pace(url: str) -> Pace:
     if stream.error is not None or len(later) < 2:
         raise DrillError(f"a lone request was not answered in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})")
     return Pace((later[-1] - later[0]) / (len(later) - 1), (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)
+
+
+def levels_of(streams: Iterable[Stream], since: float, until: float) -> Levels:
+    """Of the window from `since` to `until`, seconds after the start of the load."""
+    levels = Levels()
+    for stream in streams:
+        levels.gaps += [b - a for a, b in pairwise(stream.tokens) if since <= b <= until]
+        if stream.due > until or stream.error is not None:
+            continue
+        if stream.ttft is not None and stream.tokens[0] <= until:
+            if stream.tokens[0] >= since:
+                levels.ttfts.append(stream.ttft)
+        else:
+            levels.ttfts.append(until - stream.due)
+            levels.unanswered += 1
+    return levels

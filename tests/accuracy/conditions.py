@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from probes.gpu import ThrottleReason
+from runbooks.drills.service_levels import Symptom
 from runbooks.experiments.workload import Load, parse_lengths
 from tests.accuracy.server import Faults, Shape
 from tests.probes.gpus import healthy_gpu
@@ -57,8 +58,7 @@ class Mask:
 class Condition:
     name: str
     induce: Callable[[Scenario, Random], Scenario]
-    symptom: str
-    """Which service level moves: itl, ttft, either, unanswered, certain (a fact that needs no level), none."""
+    symptom: Symptom
     primary: tuple[str, ...] = ()
     """Names of which one is the right primary cause; none for a server with nothing wrong."""
     required: tuple[str, ...] = ()
@@ -238,13 +238,13 @@ _CLOCKS = ("gpu_throttle", "gpu_throttled_seconds_total", "gpu_clock_hertz", "gp
 CONDITIONS: dict[str, Condition] = {
     condition.name: condition
     for condition in (
-        Condition("quiet", _quiet, "none"),
-        Condition("idle", _idle, "none"),
-        Condition("expected_reservation", _reservation, "none", required=("expected_reservation",)),
+        Condition("quiet", _quiet, Symptom.NONE),
+        Condition("idle", _idle, Symptom.NONE),
+        Condition("expected_reservation", _reservation, Symptom.NONE, required=("expected_reservation",)),
         Condition(
             "prefill_interference",
             _interference,
-            "itl",
+            Symptom.ITL,
             ("prefill_interference",),
             mask=Mask(_STEP_TIMES, records=True),
             hidden="prefill_interference",
@@ -252,7 +252,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "bandwidth_saturation",
             _saturation,
-            "itl",
+            Symptom.ITL,
             ("bandwidth_saturation",),
             mask=Mask(("device_bandwidth_bytes_per_second",)),
             hidden="bandwidth_saturation",
@@ -260,7 +260,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "scheduler_contention",
             _slow_host,
-            "itl",
+            Symptom.ITL,
             ("scheduler_contention",),
             mask=Mask(_HOST_TIMES, records=True),
             hidden="scheduler_contention",
@@ -268,7 +268,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "kv_exhaustion",
             _exhaustion,
-            "either",
+            Symptom.EITHER,
             ("kv_exhaustion",),
             required=("kv_exhaustion",),
             also=("preemption_storm", "queue_overload"),
@@ -278,7 +278,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "preemption_storm",
             _storm,
-            "either",
+            Symptom.EITHER,
             ("preemption_storm", "kv_exhaustion"),
             required=("preemption_storm",),
             also=("queue_overload",),
@@ -288,7 +288,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "cache_thrashing",
             _thrashing,
-            "either",
+            Symptom.EITHER,
             ("cache_thrashing", "prefill_interference"),
             required=("cache_thrashing",),
             mask=Mask(("kv_ghost_hits_total",)),
@@ -297,7 +297,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "cache_prefix_broken",
             _broken_prefix,
-            "either",
+            Symptom.EITHER,
             ("cache_prefix_broken", "prefill_interference"),
             required=("cache_prefix_broken",),
             mask=Mask(baseline=True),
@@ -306,7 +306,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "queue_overload",
             _overload,
-            "ttft",
+            Symptom.TTFT,
             ("queue_overload",),
             mask=Mask(("queue_time_seconds",)),
             hidden="queue_overload",
@@ -314,7 +314,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "sequence_cap",
             _cap,
-            "ttft",
+            Symptom.TTFT,
             ("sequence_cap",),
             also=("queue_overload",),
             mask=Mask(("max_sequences",)),
@@ -323,20 +323,25 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "admission_stall",
             _blocked_line,
-            "unanswered",
+            Symptom.UNANSWERED,
             ("admission_stall",),
             mask=Mask(("kv_blocks",), records=True),
             hidden="admission_stall",
         ),
-        Condition("kv_leak", _leak, "certain", ("kv_leak",), mask=Mask(("requests",)), hidden="kv_leak"),
+        Condition("kv_leak", _leak, Symptom.CERTAIN, ("kv_leak",), mask=Mask(("requests",)), hidden="kv_leak"),
         Condition(
-            "engine_hung", _hang, "unanswered", ("engine_hung",), mask=Mask(("tokens_total",)), hidden="engine_hung"
+            "engine_hung",
+            _hang,
+            Symptom.UNANSWERED,
+            ("engine_hung",),
+            mask=Mask(("tokens_total",)),
+            hidden="engine_hung",
         ),
-        Condition("hard_failure", _death, "certain", ("hard_failure",)),
+        Condition("hard_failure", _death, Symptom.CERTAIN, ("hard_failure",)),
         Condition(
             "client_artifact",
             _slow_reader,
-            "certain",
+            Symptom.CERTAIN,
             ("client_artifact",),
             mask=Mask(reported=True),
             hidden="client_artifact",
@@ -344,7 +349,7 @@ CONDITIONS: dict[str, Condition] = {
         Condition(
             "device_degraded",
             _throttled,
-            "itl",
+            Symptom.ITL,
             ("device_degraded",),
             mask=Mask(_CLOCKS),
             hidden="device_degraded",

@@ -6,7 +6,7 @@ Only what work costs is made up, and with it the faults that lie outside of the 
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from engine.config import SchedulerConfig
@@ -18,6 +18,7 @@ from probes.gpu import GpuSample
 from probes.locks import TimedLock
 from probes.recorder import RequestTrace, RingRecorder
 from probes.records import BlockCensus, StepRecord, step_kind
+from runbooks.drills.service_levels import Levels
 from runbooks.experiments.workload import Arrival
 from tests.builders import HEALTHY_GPU, START_UNIX, make_exposition
 
@@ -86,16 +87,6 @@ class Faults:
     gpu: GpuSample = HEALTHY_GPU
 
 
-@dataclass(slots=True)
-class Clients:
-    """What the clients of one window saw. Seconds."""
-
-    gaps: list[float] = field(default_factory=list)
-    ttfts: list[float] = field(default_factory=list)
-    unanswered: int = 0
-    """Requests that had no token yet when the window ended."""
-
-
 class SimulatedServer:
     """Runs arrivals in virtual time. `now_ns` is its clock; pages and records are read between two calls of `run`."""
 
@@ -104,7 +95,7 @@ class SimulatedServer:
         self.now_ns = SECOND
         self.recorder = RingRecorder(capacity=1 << 16)
         self.lock = TimedLock()
-        self.clients = Clients()
+        self.clients = Levels()
         self._site = self.lock.site("schedule")
         config = SchedulerConfig(
             shape.budget, shape.max_sequences, shape.block_size, shape.kv_blocks, shape.kv_blocks * shape.block_size
@@ -134,7 +125,7 @@ class SimulatedServer:
 
     def begin_window(self) -> None:
         """Forgets what clients saw until now; from here on a blocked line blocks."""
-        self.clients = Clients()
+        self.clients = Levels()
         self._closed = self.faults.blocked_line
 
     def run(self, seconds: float) -> None:
@@ -151,7 +142,7 @@ class SimulatedServer:
             elif not self._step():
                 self.now_ns += _BLOCKED_RETRY_NS
 
-    def end_window(self) -> Clients:
+    def end_window(self) -> Levels:
         """What the clients of the window saw, those still without a token included."""
         waiting = [r for r in (*self.scheduler.requests.values(), *self._line) if r.first_token_ns is None]
         self.clients.unanswered = len(waiting)

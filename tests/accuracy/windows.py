@@ -13,9 +13,10 @@ from diagnose.slo import Reported, parse_reported
 from probes.catalog import PREFIX
 from probes.recording import Entry
 from probes.wire import StepsHeader, encode_steps
+from runbooks.drills.service_levels import Levels, quantile
 from runbooks.experiments.workload import Arrival, Load
 from tests.accuracy.conditions import CONDITIONS, PAIRS, SHAPES, Condition, Mask, Scenario, quiet_scenario
-from tests.accuracy.server import Clients, Faults, SimulatedServer
+from tests.accuracy.server import Faults, SimulatedServer
 from tests.builders import START_UNIX
 
 WARM_UP_SECONDS = 6.0
@@ -49,7 +50,7 @@ class Window:
     pages: tuple[Entry, ...]
     steps: tuple[Entry, ...]
     events: tuple[Entry, ...]
-    clients: Clients
+    clients: Levels
 
     def observation(self, *, records: bool, without: Sequence[str] = ()) -> Observation:
         pages = [replace(page, body=_without(page.body, without)) for page in self.pages] if without else self.pages
@@ -147,39 +148,14 @@ def make_case(names: Sequence[str], shape: str, seed: int) -> Case:
         f"{key}/quiet",
     )
     incident = _simulate(scenario, f"{key}/incident")
-    moved = any(_moved(condition, quiet.clients, incident.clients) for condition in conditions)
+    moved = any(incident.clients.worse_than(quiet.clients, condition.symptom) for condition in conditions)
     return Case(conditions, shape, seed, quiet, incident, _reported(scenario, incident.clients), moved)
 
 
-def _reported(scenario: Scenario, clients: Clients) -> tuple[Reported, ...]:
+def _reported(scenario: Scenario, clients: Levels) -> tuple[Reported, ...]:
     if scenario.client_factor is None:
         return ()
     return parse_reported(f"itl_p99={quantile(clients.gaps, 0.99) * scenario.client_factor * 1e3:.0f}ms")
-
-
-def quantile(values: Sequence[float], q: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else 0.0
-
-
-def _moved(condition: Condition, quiet: Clients, incident: Clients) -> bool:
-    """The service level of the condition against its own quiet run, by the clients' clock alone."""
-    itl = _mean(incident.gaps) >= 1.15 * _mean(quiet.gaps) > 0 or (
-        quantile(incident.gaps, 0.95) >= 1.5 * quantile(quiet.gaps, 0.95) > 0
-    )
-    late, usual = quantile(incident.ttfts, 0.95), quantile(quiet.ttfts, 0.95)
-    ttft = late >= 1.5 * usual and late >= usual + 0.03
-    return {
-        "itl": itl,
-        "ttft": ttft,
-        "either": itl or ttft,
-        "unanswered": incident.unanswered > 0,
-        "certain": True,
-        "none": True,
-    }[condition.symptom]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def _simulate(scenario: Scenario, key: str) -> Window:
