@@ -22,11 +22,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="per condition and shape; 5 makes 300 cases")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--every", type=int, default=1, help="a sample: each n-th case only")
     parser.add_argument("--only", help="cases whose name contains this")
     parser.add_argument("--tuning", action="store_true", help="without what is held out: what rules may be changed by")
     parser.add_argument("-o", "--output", type=Path, help="write the table to this file too")
     options = parser.parse_args()
-    cases = [what for what in plan(options.seeds) if not options.only or options.only in "+".join(what[0])]
+    cases = [
+        what for what in plan(options.seeds)[:: options.every] if not options.only or options.only in "+".join(what[0])
+    ]
     if options.tuning:
         cases = [what for what in cases if not is_held_out(*what[1:])]
     began, answers = time.perf_counter(), []
