@@ -58,6 +58,9 @@ def drill_command(
     if name not in DRILLS:
         raise click.UsageError(f"no drill {name!r}; one of {', '.join(DRILLS)}")
     check_writable(output)
+    for path in () if output is None else (output, _baseline_of(output)):
+        if path.exists():  # before a minute of work, and never over an older recording
+            raise click.UsageError(f"{path} is there already; give -o another name")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine is stopped on the way out, as on Ctrl-C
     try:
         sys.exit(_run(name, seed, model, threads, blind, output))
@@ -86,7 +89,7 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
     outcome = run.run()
     if output is not None:
         _record(outcome.incident.write, output)
-        _record(outcome.quiet.write, output.with_name(f"{output.stem}-baseline{output.suffix}"))
+        _record(outcome.quiet.write, _baseline_of(output))
     if blind:
         guess = click.prompt("What is wrong?", default="do not know")
         click.echo(f"You said: {guess}. It was {drill.name}: {drill.summary}.")
@@ -100,10 +103,15 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
     if not outcome.moved:
         click.echo("  the symptom did not show in what clients saw: this run does not count; expected is nothing")
     click.echo(f"  expected     {drill.expected if outcome.moved else 'nothing wrong'}")
-    click.echo(f"  named        {outcome.named or 'no cause'}: {'right' if outcome.is_right else 'WRONG'}")
+    silent = "not right, and not wrong either" if outcome.named is None else "WRONG"
+    click.echo(f"  named        {outcome.named or 'no cause'}: {'right' if outcome.is_right else silent}")
     if not outcome.moved:
         return 3
     return 0 if outcome.is_right else 1
+
+
+def _baseline_of(output: Path) -> Path:
+    return output.with_name(f"{output.stem}-baseline{output.suffix}")
 
 
 def _record(write: Callable[[Path], None], path: Path) -> None:

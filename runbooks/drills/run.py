@@ -42,7 +42,7 @@ class Seen:
 
     def write(self, path: Path) -> None:
         """As a recording. Raises OSError."""
-        with RecordingWriter(path, self.url, self.entries[0].unix, existing="replace") as writer:
+        with RecordingWriter(path, self.url, self.entries[0].unix) as writer:
             for entry in self.entries:
                 writer.write(entry)
 

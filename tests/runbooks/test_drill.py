@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -35,6 +36,14 @@ def test_an_unknown_drill_is_one_line_and_exit_2(arguments: list[str]):
     result = CliRunner().invoke(stallscope, ["drill", *arguments])
     assert result.exit_code == 2
     assert "Traceback" not in result.output
+
+
+def test_an_older_recording_is_never_replaced(tmp_path: Path):
+    (tmp_path / "a-baseline.rec").write_text("old")
+    result = CliRunner().invoke(stallscope, ["drill", "quiet", "-o", str(tmp_path / "a.rec")])
+    assert result.exit_code == 2
+    assert "a-baseline.rec is there already" in result.output
+    assert (tmp_path / "a-baseline.rec").read_text() == "old"
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=DRILLS.keys())
