@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.accuracy.conditions import CONDITIONS, PAIRS, SHAPES
+from tests.accuracy.conditions import CONDITIONS, PAIRS
 from tests.accuracy.report import render
 from tests.accuracy.rivals import rival_answers
 from tests.accuracy.score import Answer, abstention_precision, answer_of, per_condition, rate, wilson
+from tests.accuracy.shapes import SHAPES
 from tests.accuracy.windows import Case, Truth, View, is_held_out, make_case, plan
 
 

@@ -15,8 +15,9 @@ from probes.recording import Entry
 from probes.wire import StepsHeader, encode_steps
 from runbooks.drills.service_levels import Levels, quantile
 from runbooks.experiments.workload import Arrival, Load
-from tests.accuracy.conditions import CONDITIONS, PAIRS, SHAPES, Condition, Mask, Scenario, quiet_scenario
+from tests.accuracy.conditions import CONDITIONS, PAIRS, Condition, Mask, Scenario, quiet_scenario
 from tests.accuracy.server import Faults, SimulatedServer
+from tests.accuracy.shapes import SHAPES
 from tests.builders import START_UNIX
 
 WARM_UP_SECONDS = 6.0
