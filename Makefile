@@ -10,7 +10,7 @@ PEER_FILES = tests/benchmarks/peers
 RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels vllm test-vllm lint bench bench-cpu bench-peers bench-vllm gpu-check clean
+.PHONY: demo test test-kernels vllm test-vllm lint accuracy bench bench-cpu bench-peers bench-vllm gpu-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -40,6 +40,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# 300 generated cases through the real rules, beside simpler tools; some minutes on two cores.
+accuracy: $(VENV)/.dev
+	$(BIN)/python -m tests.accuracy -o tests/accuracy/results/accuracy.md
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks

@@ -125,7 +125,7 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     """
     if any(event.kind in ("gone", "engine_dead") for event in case.events):
         return "hard_failure"
-    causes = [f for f in findings if f.is_supported and f.causes_latency]
+    causes = _first_causes([f for f in findings if f.is_supported and f.causes_latency])
     if causes:
         if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
             return None
@@ -149,6 +149,12 @@ _CONSEQUENCES: Mapping[str, frozenset[str]] = {
 """What other causes end in: with one of those supported as well, it follows from that one."""
 
 
+def _first_causes(causes: Sequence[Finding]) -> list[Finding]:
+    """Those that do not follow from another one of them."""
+    names = {f.name for f in causes}
+    return [f for f in causes if names.isdisjoint(_CONSEQUENCES.get(f.name, frozenset()))]
+
+
 def _without_account(causes: Sequence[Finding], policy: Policy) -> str | None:
     """Nothing apportions the excess, so that what a rule calls its share is one of the time. From half of it on no other cause
     can have more. A smaller one leaves most to others: the only cause without a share leads then, and of several none does."""
@@ -156,8 +162,7 @@ def _without_account(causes: Sequence[Finding], policy: Policy) -> str | None:
     best = max(measured, key=lambda f: f.judgement.share_of_excess or 0.0, default=None)
     if best is not None and (best.judgement.share_of_excess or 0.0) >= policy.dominant_share:
         return best.name
-    names = {f.name for f in causes}
-    first = [f.name for f in causes if f not in measured and not _CONSEQUENCES.get(f.name, frozenset()) & names]
+    first = [f.name for f in _first_causes(causes) if f not in measured]
     if not first:
         return best.name if best is not None else None
     return first[0] if len(first) == 1 else None

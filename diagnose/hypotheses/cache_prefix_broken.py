@@ -10,9 +10,11 @@ class CachePrefixBroken(Hypothesis):
     Symptom: the hit rate fell, time to first token rose, and nothing was evicted.
     Mechanism: something near the start of the prompt changes per request (a timestamp, an id, another order of tools), or the
     identity changed (tenant salt, adapter, template, restart).
-    Refuted when: the hit rate holds against the baseline, or the cache never was of use here.
-    Supported when: it fell to less than half of the baseline's while prompts are as long and nothing was evicted; or the
-    engine's log says that it cannot reuse a prefix of this model (sliding windows, recurrent states).
+    Refuted when: the hit rate holds against the baseline, the cache never was of use here, or much of what was evicted is asked
+    for again (then the cache is too small).
+    Supported when: it fell to less than half of the baseline's while prompts are as long and nothing was evicted, or nothing
+    that anybody asks for again; or the engine's log says that it cannot reuse a prefix of this model (sliding windows,
+    recurrent states).
     Proves nothing: a low hit rate; a rising one (absolute uncached tokens count).
     Measure next: the first tokens of prompts before and after; evictions in between.
     Fix and its trade: keep the shared part first and byte-identical; per-request data last.
@@ -75,21 +77,26 @@ class CachePrefixBroken(Hypothesis):
         )
         if not useful or not fell:
             return argument.conclude(Verdict.REFUTED)
-        evictions = case.signals.delta("evictions")
+        evictions, ghosts = case.signals.delta("evictions"), case.signals.delta("ghost_hits")
         if evictions is None:
             argument.lacks(
                 "evictions", "content that was lost and content that differs look the same", command_live(case)
             )
             return argument.conclude(Verdict.UNDETERMINED)
+        # Prompts that share nothing fill the cache, and it evicts what nobody will ask for.
+        unmissed = evictions == 0 or (ghosts is not None and ghosts < case.policy.thrash_negligible_share * evictions)
         argument.say(
-            Stance.AGAINST if evictions else Stance.FOR,
-            f"{evictions:.0f} cached blocks were evicted in the window",
+            Stance.FOR if unmissed else Stance.AGAINST,
+            f"{evictions:.0f} cached blocks were evicted in the window"
+            + (f", {ghosts:.0f} were asked for again" if evictions and ghosts is not None else ""),
             value=evictions,
             unit="blocks",
             source=case.signals.counters["evictions"].source,
         )
-        if evictions == 0:
+        if unmissed:
             return argument.conclude(Verdict.SUPPORTED)
+        if ghosts is not None and ghosts >= case.policy.thrash_ghost_share * evictions:
+            return argument.conclude(Verdict.REFUTED)
         argument.lacks(
             "whether what was evicted is asked for again",
             "then the cache is too small, and no prefix is broken",

@@ -57,6 +57,7 @@ class CacheThrashing(Hypothesis):
                 command_live(case, "--window 300s") + "   # on an engine that counts them",
             )
             return argument.conclude(Verdict.UNDETERMINED)
+        ghosts -= self._of_preempted(case, argument, ghosts)
         share = ghosts / evictions
         argument.say(
             Stance.FOR if share >= policy.thrash_ghost_share else Stance.AGAINST,
@@ -113,6 +114,21 @@ class CacheThrashing(Hypothesis):
             )
             return True
         return False
+
+    def _of_preempted(self, case: Case, argument: Argument, ghosts: float) -> float:
+        """Ghost hits of preempted sequences: they ask for their own content again, which a larger cache alone would not keep."""
+        size, recomputed = case.signals.number("block_size"), case.signals.delta("tokens_recompute")
+        if not size or not recomputed:
+            return 0.0
+        own = min(ghosts, recomputed / size)
+        argument.say(
+            Stance.AGAINST,
+            f"up to {own:,.0f} of {ghosts:,.0f} ghost hits are preempted sequences that compute their own content again",
+            value=own,
+            unit="blocks",
+            source=case.signals.counters["tokens_recompute"].source,
+        )
+        return own
 
     def _working_set(self, case: Case, argument: Argument) -> bool:
         """Whether the working set is known to exceed the pool."""

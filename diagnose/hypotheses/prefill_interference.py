@@ -94,7 +94,8 @@ class PrefillInterference(Hypothesis):
             samples=case.analysis.num_gaps,
         )
         self._median(case, argument)
-        if ratio >= policy.mixed_slow_ratio and part >= policy.dominant_share:
+        # Many small chunks hide the few long ones from the median; stalls that are mostly prefill show them all the same.
+        if part >= policy.dominant_share and (ratio >= policy.mixed_slow_ratio or case.has_stalls()):
             return argument.conclude(Verdict.SUPPORTED, part)
         if part < policy.negligible_share:
             return argument.conclude(Verdict.REFUTED, part)

@@ -137,7 +137,7 @@ class SchedulerContention(Hypothesis):
         return share
 
     def _judge_histograms(self, case: Case, argument: Argument, looked: float | None) -> Judgement:
-        """Without step records: mean schedule time and lock wait against mean step time, or what the stacks show."""
+        """Without step records: the engine's counters of host work against its step time, or what the stacks show."""
         histograms = case.signals.histograms
         schedule, lock = histograms.get("schedule"), histograms.get("lock_wait")
         steps = [h for name in ("step_decode", "step_mixed", "step_prefill") if (h := histograms.get(name)) is not None]
@@ -153,13 +153,20 @@ class SchedulerContention(Hypothesis):
                 command_records(case),
             )
             return argument.conclude(Verdict.UNDETERMINED)
-        share = (schedule.sum + (lock.sum if lock is not None else 0.0)) / total
+        stalled, waited = (case.signals.delta(f"stall_{cause}_seconds") for cause in ("host", "lock"))
+        if stalled is not None and waited is not None:
+            # The engine's own sum over steps that decode, batch preparation, hand-out and idle device included.
+            share, source = min(1.0, (stalled + waited) / total), case.signals.counters["stall_host_seconds"].source
+            text = f"the engine books {percent(share)} of the step time as host work and lock wait"
+        else:
+            share, source = (schedule.sum + (lock.sum if lock is not None else 0.0)) / total, schedule.source
+            text = f"scheduling and lock wait take {percent(share)} of the step time"
         argument.say(
             Stance.FOR if share >= case.policy.host_share_high else Stance.AGAINST,
-            f"scheduling and lock wait take {percent(share)} of the step time",
+            text,
             value=share,
             unit="share",
-            source=schedule.source,
+            source=source,
             samples=round(schedule.count),
         )
         if share >= case.policy.host_share_high:

@@ -66,6 +66,7 @@ EXIT_CONFIG = 2
 )
 @click.option("--drain-timeout", type=float, default=10.0, help="Seconds that running requests get after SIGTERM.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info")
+@click.option("--drill-fault", hidden=True)
 def serve(**values: Any) -> None:
     """Serve a model over an OpenAI-compatible API, every step of the engine on record.
 

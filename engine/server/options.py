@@ -69,6 +69,8 @@ class ServeOptions:
     """Base URL of an OTLP/HTTP receiver; None: what OTEL_EXPORTER_OTLP_* say, and no export without them."""
     drain_timeout: float = 10.0
     log_level: str = "info"
+    drill_fault: str | None = None
+    """What a drill has asked to be wrong with this server; see engine.server.drill_fault."""
 
     def __post_init__(self) -> None:
         for name in ("max_batched_tokens", "max_sequences", "block_size", "kv_blocks", "max_model_len", "threads"):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -22,8 +22,16 @@ class EngineProcess:
     Raises DrillError with the last lines of its log when it does not get ready.
     """
 
-    def __init__(self, options: Sequence[str], *, ready_timeout_seconds: float = 180.0) -> None:
+    def __init__(
+        self,
+        options: Sequence[str],
+        *,
+        ready_timeout_seconds: float = 180.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environment`: variables that the engine gets besides our own."""
         self._options = list(options)
+        self._environment = dict(environment or {})
         self._timeout = ready_timeout_seconds
         self._process: subprocess.Popen[str] | None = None
         self._directory = tempfile.TemporaryDirectory(prefix="stallscope-")
@@ -48,7 +56,7 @@ class EngineProcess:
             *("--admin-token-file", str(self.token_path)),
             *self._options,
         ]
-        environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **self._environment}
         with self.log_path.open("w") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command, no shell
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment

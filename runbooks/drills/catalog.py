@@ -1,0 +1,178 @@
+"""The drills: what each does to a live engine, what is then true, and which signal decides.
+
+Loads are for an engine that decodes a token in 5 ms; `varied` makes them fit the one that is there.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from runbooks.drills.service_levels import Symptom
+from runbooks.experiments.workload import Load, parse_load
+
+_QUIET = ("rate=1,prompt=24,output=150-300",)
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    name: str
+    summary: str
+    deciding: str
+    """The signal that decides."""
+    options: tuple[str, ...] = ()
+    """Of `stallscope serve`, for both windows."""
+    quiet: tuple[str, ...] = _QUIET
+    """Loads of the baseline, as `stallscope experiment --load` takes them."""
+    loads: tuple[str, ...] = _QUIET
+    """Of the incident."""
+    fault: str | None = None
+    """Of the incident's engine: what `--drill-fault` takes."""
+    kills: bool = False
+    """SIGKILL in the middle of the incident."""
+    slow_reader_seconds: float = 0.0
+    """The client's event loop stands still for so long, again and again."""
+    symptom: Symptom = Symptom.ITL
+    primary: tuple[str, ...] = ()
+    """Which one of these is named the primary cause; nothing wrong: none."""
+    required: tuple[str, ...] = ()
+    """What is supported as well."""
+
+    @property
+    def expected(self) -> str:
+        if not self.primary:
+            return "nothing wrong" + (f" ({', '.join(self.required)} supported)" if self.required else "")
+        return " or ".join(self.primary)
+
+
+_SHARED = "rate=1.5,prompt=300,output=4-8,prefix=256"
+
+DRILLS: dict[str, Drill] = {
+    drill.name: drill
+    for drill in (
+        Drill(
+            "quiet", "a usual load, and nothing wrong", "inter-token gaps against the baseline", symptom=Symptom.NONE
+        ),
+        Drill("idle", "no request at all", "token counters", loads=(), symptom=Symptom.NONE),
+        Drill(
+            "expected_reservation",
+            "nearly all device memory given to the pool, hardly a block in use",
+            "the block buckets",
+            options=("--device-memory", "64MiB", "--memory-utilization", "0.97"),
+            symptom=Symptom.NONE,
+            required=("expected_reservation",),
+        ),
+        Drill(
+            "prefill_interference_mild",
+            "now and then a prompt of most of the token budget",
+            "mixed steps against like pure decode steps",
+            loads=(*_QUIET, "rate=0.4,prompt=300,output=2-4"),
+            primary=("prefill_interference",),
+        ),
+        Drill(
+            "prefill_interference",
+            "long prompts all the time, in whole budgets",
+            "mixed steps against like pure decode steps",
+            loads=(*_QUIET, "rate=1.5,prompt=420,output=2-4"),
+            primary=("prefill_interference",),
+        ),
+        Drill(
+            "lock_contention",
+            "another thread holds the scheduler lock, again and again",
+            "lock wait per step",
+            fault="lock=10ms",
+            primary=("scheduler_contention",),
+        ),
+        Drill(
+            "slow_host",
+            "a callback on the engine's thread delays every hand-out",
+            "post-processing time per step",
+            fault="host=10ms",
+            primary=("scheduler_contention",),
+        ),
+        Drill(
+            "kv_exhaustion",
+            "more live sequences than the pool has blocks for",
+            "active blocks against the total, with waits or preemptions",
+            options=("--kv-blocks", "64"),
+            loads=("rate=6,prompt=60-120,output=150-250",),
+            symptom=Symptom.EITHER,
+            primary=("kv_exhaustion",),
+        ),
+        Drill(
+            "preemption_storm",
+            "short prompts with long answers, that outgrow the pool together",
+            "preemptions per finished request, recomputed tokens",
+            options=("--kv-blocks", "64"),
+            loads=("rate=4,prompt=12,output=350-450",),
+            symptom=Symptom.EITHER,
+            primary=("kv_exhaustion", "preemption_storm"),
+            required=("preemption_storm",),
+        ),
+        Drill(
+            "cache_thrashing",
+            "shared prefixes of several times the pool",
+            "ghost hits: evicted blocks that are asked for again",
+            options=("--kv-blocks", "160"),
+            quiet=(*_QUIET, f"{_SHARED},groups=3"),
+            loads=(*_QUIET, f"{_SHARED},groups=25"),
+            symptom=Symptom.EITHER,
+            primary=("cache_thrashing", "prefill_interference"),
+            required=("cache_thrashing",),
+        ),
+        Drill(
+            "cache_prefix_broken",
+            "prompts that used to share their beginning differ from the first word on",
+            "hit rate against the baseline, and what became of evicted blocks",
+            options=("--kv-blocks", "2048"),
+            quiet=(*_QUIET, f"{_SHARED},groups=3"),
+            loads=(*_QUIET, "rate=1.5,prompt=300,output=4-8"),
+            symptom=Symptom.EITHER,
+            primary=("cache_prefix_broken", "prefill_interference"),
+            required=("cache_prefix_broken",),
+        ),
+        Drill(
+            "queue_overload",
+            "prompts arrive faster than a small token budget lets them in",
+            "queue time as a share of the time to first token",
+            options=("--max-batched-tokens", "24"),
+            loads=("rate=1,prompt=24,output=150-300", "rate=10,prompt=150,output=2-4"),
+            symptom=Symptom.TTFT,
+            primary=("queue_overload",),
+        ),
+        Drill(
+            "sequence_cap",
+            "more requests than sequence slots, in a pool with room",
+            "running requests against the cap, and active blocks",
+            options=("--max-sequences", "4"),
+            quiet=("rate=1,prompt=24,output=100-200",),
+            loads=("rate=6,prompt=24,output=100-200",),
+            symptom=Symptom.TTFT,
+            primary=("sequence_cap",),
+        ),
+        Drill(
+            "hard_failure",
+            "the engine is killed with SIGKILL",
+            "scrapes that are refused after answers",
+            kills=True,
+            symptom=Symptom.CERTAIN,
+            primary=("hard_failure",),
+        ),
+        Drill(
+            "client_artifact",
+            "the client's own event loop stands still, the engine is fine",
+            "what clients report against the engine's own clock",
+            slow_reader_seconds=0.25,
+            symptom=Symptom.CERTAIN,
+            primary=("client_artifact",),
+        ),
+    )
+}
+
+USUAL_PACE = 0.005
+"""Seconds per token for which the loads are written."""
+
+
+def varied(texts: tuple[str, ...], pace: float, seed: int) -> list[Load]:
+    """The loads for an engine that takes `pace` seconds per token, rates varied by a fifth either way by the seed."""
+    random = Random(f"drill/{seed}")
+    loads = [parse_load(text) for text in texts]
+    return [replace(one, rate=one.rate * random.uniform(0.8, 1.2) * USUAL_PACE / pace) for one in loads]

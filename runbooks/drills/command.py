@@ -1,0 +1,122 @@
+"""`stallscope drill`."""
+
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from diagnose.commands.output import check_writable, deliver
+from diagnose.units import seconds
+from runbooks.errors import DrillError, ExperimentError
+
+_BLIND_SECONDS = 60.0
+
+
+@click.command("drill")
+@click.argument("name", required=False)
+@click.option("--list", "lists", is_flag=True, help="The drills, what each does and which signal decides.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Varies arrivals and rates; picks a blind drill.")
+@click.option("--model", type=click.Choice(["tiny", "smollm2"]), default="tiny", show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Engine threads.")
+@click.option("--blind", is_flag=True, help="Hide what is wrong, let you look, ask, then reveal.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Record the incident to FILE.rec, and the quiet window beside it to FILE-baseline.rec.",
+)
+def drill_command(
+    name: str | None, lists: bool, seed: int, model: str, threads: int, blind: bool, output: Path | None
+) -> NoReturn:
+    """Start the engine, induce a known condition for real, and print the diagnosis beside the truth.
+
+    \b
+    stallscope drill --list
+    stallscope drill prefill_interference
+    stallscope drill cache_thrashing --seed 3 -o thrash.rec
+    stallscope drill --blind --seed 7
+
+    Takes about half a minute on the tiny model, and leaves nothing running. Exit codes: 0 the diagnosis is right, 1 it is not,
+    2 usage or the drill could not run, 3 the symptom did not show (the drill does not count), 130 interrupted.
+    """
+    from runbooks.drills.catalog import DRILLS
+
+    if lists:
+        for drill in DRILLS.values():
+            click.echo(
+                f"{drill.name}\n    {drill.summary}\n    expected: {drill.expected}; decided by {drill.deciding}"
+            )
+        sys.exit(0)
+    if name is None and blind:
+        name = random.Random(seed).choice(list(DRILLS))
+    if name is None:
+        raise click.UsageError("name a drill, or --blind for one that you do not know; --list shows them")
+    if name not in DRILLS:
+        raise click.UsageError(f"no drill {name!r}; one of {', '.join(DRILLS)}")
+    check_writable(output)
+    for path in () if output is None else (output, _baseline_of(output)):
+        if path.exists():  # before a minute of work, and never over an older recording
+            raise click.UsageError(f"{path} is there already; give -o another name")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine is stopped on the way out, as on Ctrl-C
+    try:
+        sys.exit(_run(name, seed, model, threads, blind, output))
+    except (DrillError, ExperimentError) as error:
+        click.echo(f"stallscope drill: {error}", err=True)
+        sys.exit(2)
+
+
+def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Path | None) -> int:
+    try:
+        from runbooks.drills.run import DrillRun
+    except ModuleNotFoundError as error:
+        raise DrillError(f"drills send load with aiohttp: pip install aiohttp ({error})") from None
+    from runbooks.drills.catalog import DRILLS
+
+    drill = DRILLS[name]
+    if not blind:
+        click.echo(f"Drill {drill.name}: {drill.summary}.")
+
+    def tell(phase: str, url: str, pid: int) -> None:
+        click.echo(f"{phase} window on {url} (pid {pid}) ...")
+        if blind and phase == "incident":
+            click.echo(f"look at it for {_BLIND_SECONDS:.0f} s: stallscope diagnose {url} --window 20s")
+
+    run = DrillRun(drill, model, seed, threads, _BLIND_SECONDS if blind else None, tell)
+    outcome = run.run()
+    if output is not None:
+        _record(outcome.incident.write, output)
+        _record(outcome.quiet.write, _baseline_of(output))
+    if blind:
+        guess = click.prompt("What is wrong?", default="do not know")
+        click.echo(f"You said: {guess}. It was {drill.name}: {drill.summary}.")
+    click.echo()
+    deliver(outcome.diagnosis, "text", quiet=False, verbose=False)
+    before, after = outcome.quiet.levels, outcome.incident.levels
+    click.echo("\nTruth")
+    click.echo(f"  induced      {drill.name}: {drill.summary}")
+    click.echo(f"  decided by   {drill.deciding}")
+    click.echo(f"  clients saw  {before.text(seconds)}  ->  {after.text(seconds)}")
+    if not outcome.moved:
+        click.echo("  the symptom did not show in what clients saw: this run does not count; expected is nothing")
+    click.echo(f"  expected     {drill.expected if outcome.moved else 'nothing wrong'}")
+    silent = "not right, and not wrong either" if outcome.named is None else "WRONG"
+    click.echo(f"  named        {outcome.named or 'no cause'}: {'right' if outcome.is_right else silent}")
+    if not outcome.moved:
+        return 3
+    return 0 if outcome.is_right else 1
+
+
+def _baseline_of(output: Path) -> Path:
+    return output.with_name(f"{output.stem}-baseline{output.suffix}")
+
+
+def _record(write: Callable[[Path], None], path: Path) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise DrillError(f"{path}: cannot be written: {error.strerror or error}") from None
+    click.echo(f"{path}: {path.stat().st_size / 1024:.0f} KiB", err=True)

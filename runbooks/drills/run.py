@@ -1,0 +1,144 @@
+"""A drill from start to end: a quiet window, a window with the condition, and the diagnosis held against the truth."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnose.commands.diagnose import judge
+from diagnose.diagnosis import Diagnosis
+from diagnose.errors import TargetError
+from diagnose.observation import observe
+from diagnose.slo import Reported, parse_reported
+from diagnose.sources.clock import SystemClock
+from diagnose.sources.http import Endpoint
+from diagnose.sources.live import Watch
+from probes.recording import Entry, RecordingWriter
+from runbooks.drills.catalog import USUAL_PACE, Drill, varied
+from runbooks.drills.engine_process import EngineProcess
+from runbooks.drills.service_levels import Levels, quantile
+from runbooks.drills.traffic import BackgroundTraffic, Pace, levels_of, measure_pace
+from runbooks.errors import DrillError
+
+_SETTLE_SECONDS = 3.0
+_QUIET_SECONDS = 8.0
+_INCIDENT_SECONDS = 12.0
+_LONGEST_FACTOR = 3.0
+"""Windows of a slower engine are longer, up to this many times."""
+_GATE = {"STALLSCOPE_DRILLS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One window."""
+
+    url: str
+    entries: list[Entry]
+    levels: Levels
+
+    def write(self, path: Path) -> None:
+        """As a recording. Raises OSError."""
+        with RecordingWriter(path, self.url, self.entries[0].unix) as writer:
+            for entry in self.entries:
+                writer.write(entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    drill: Drill
+    quiet: Seen
+    incident: Seen
+    reported: tuple[Reported, ...]
+    diagnosis: Diagnosis
+
+    @property
+    def moved(self) -> bool:
+        """Whether the symptom shows in what clients saw; a drill without counts with the expected answer `nothing`."""
+        return self.incident.levels.worse_than(self.quiet.levels, self.drill.symptom)
+
+    @property
+    def named(self) -> str | None:
+        """The primary cause that was named; a benign one accuses nobody."""
+        benign = {finding.name for finding in self.diagnosis.findings if finding.benign}
+        return None if self.diagnosis.primary in benign else self.diagnosis.primary
+
+    @property
+    def is_right(self) -> bool:
+        if not self.moved:
+            return self.named is None
+        supported = {finding.name for finding in self.diagnosis.findings if finding.is_supported}
+        named = self.named in self.drill.primary if self.drill.primary else self.named is None
+        return named and set(self.drill.required) <= supported
+
+
+@dataclass(frozen=True, slots=True)
+class DrillRun:
+    """How a drill is run. `on_ready` hears the address and pid of the engine whose window begins."""
+
+    drill: Drill
+    model: str
+    seed: int
+    threads: int = 1
+    incident_seconds: float | None = None
+    on_ready: Callable[[str, str, int], None] = lambda _phase, _url, _pid: None
+
+    def run(self) -> Outcome:
+        """Raises DrillError. Whatever happens, no engine and no request is left."""
+        drill = self.drill
+        options = ["--model", self.model, "--threads", str(self.threads), *drill.options]
+        with ExitStack() as stack:
+            engine = stack.enter_context(EngineProcess(options))
+            pace = measure_pace(engine.url)
+            stretch = min(_LONGEST_FACTOR, max(1.0, pace.seconds / USUAL_PACE))
+            quiet = self._window(engine, "quiet", pace, _QUIET_SECONDS * stretch)
+            if drill.fault is not None:
+                engine.stop()
+                broken = EngineProcess([*options, "--drill-fault", drill.fault], environment=_GATE)
+                engine = stack.enter_context(broken)
+            length = self.incident_seconds or _INCIDENT_SECONDS * stretch
+            incident = self._window(engine, "incident", pace, length)
+        reported: tuple[Reported, ...] = ()
+        if drill.slow_reader_seconds:
+            reported = parse_reported(f"itl_p99={quantile(incident.levels.gaps, 0.99) * 1e3:.0f}ms")
+        diagnosis = judge(
+            observe(incident.url, incident.entries),
+            observe(quiet.url, quiet.entries),
+            (),
+            reported=reported,
+            is_live=True,
+            target=incident.url,
+        )
+        return Outcome(drill, quiet, incident, reported, diagnosis)
+
+    def _window(self, engine: EngineProcess, phase: str, pace: Pace, seconds: float) -> Seen:
+        drill, incident = self.drill, phase == "incident"
+        loads = varied(drill.loads if incident else drill.quiet, pace.seconds, self.seed)
+        traffic = BackgroundTraffic(
+            engine.url,
+            loads,
+            _SETTLE_SECONDS + seconds + 1.0,
+            pace=pace,
+            seed=self.seed,
+            salt=phase,
+            stand_still_seconds=drill.slow_reader_seconds if incident else 0.0,
+        )
+        watch = Watch(Endpoint(engine.url, timeout_seconds=30.0), SystemClock())
+        killer = threading.Timer(_SETTLE_SECONDS + seconds / 2, os.kill, (engine.pid, signal.SIGKILL))
+        self.on_ready(phase, engine.url, engine.pid)
+        with traffic:
+            if incident and drill.kills:
+                killer.start()
+            try:
+                time.sleep(_SETTLE_SECONDS)
+                since = traffic.elapsed()
+                watch.run(seconds, 1.0)
+            except TargetError as error:
+                raise DrillError(f"the engine could not be watched: {error}") from None
+            finally:
+                killer.cancel()
+            until = traffic.elapsed()
+        return Seen(engine.url, watch.entries, levels_of(traffic.streams, since, until))

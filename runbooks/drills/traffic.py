@@ -1,0 +1,131 @@
+"""The experiments' open-loop client on a thread of its own, beside the watch of a drill."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import NamedTuple
+
+from runbooks.drills.service_levels import Levels
+from runbooks.errors import DrillError
+from runbooks.experiments.client import Client, Stream, Traffic, first_model
+from runbooks.experiments.workload import Arrival, Load, Workload
+
+_JOIN_SECONDS = 30.0
+_PACE_WORDS, _PACE_TOKENS = 24, 80
+
+
+class Pace(NamedTuple):
+    """Of an engine: seconds that a lone stream waits for a token, and tokens that its model makes of a word."""
+
+    seconds: float
+    tokens_per_word: float
+
+    def in_words(self, arrival: Arrival) -> Arrival:
+        prompt, prefix = arrival.prompt_words / self.tokens_per_word, arrival.prefix_words / self.tokens_per_word
+        return arrival._replace(prompt_words=max(1, round(prompt)), prefix_words=round(prefix))
+
+
+class BackgroundTraffic:
+    """`with BackgroundTraffic(...) as traffic:` sends for `seconds`; after the block nothing is in flight."""
+
+    def __init__(
+        self,
+        url: str,
+        loads: Sequence[Load],
+        seconds: float,
+        *,
+        pace: "Pace",
+        seed: int,
+        salt: str,
+        stand_still_seconds: float = 0.0,
+    ) -> None:
+        """Lengths of the loads are tokens here, and sent as so many words as the model needs for them.
+
+        `stand_still_seconds`: the client's loop does nothing for so long at every heartbeat.
+        """
+        self._arrivals = [pace.in_words(arrival) for arrival in Workload(loads, seed=seed).block(0, seconds)]
+        self._url, self._seconds, self._salt = url, seconds, salt
+        self._stand_still = stand_still_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Traffic] | None = None
+        self._failure: BaseException | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="drill-load", daemon=True)
+        self._began = 0.0
+        self.streams: list[Stream] = []
+        """Filled when the block has ended; seconds in them are after the start of the load."""
+
+    def __enter__(self) -> "BackgroundTraffic":
+        self._thread.start()
+        self._ready.wait(_JOIN_SECONDS)
+        if self._failure is not None:
+            raise DrillError(f"the load could not start: {self._failure}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """After an error the load is cancelled; else it ends at its own time, and its streams are complete then."""
+        if error is not None and self._loop is not None and self._task is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(self._seconds + _JOIN_SECONDS)
+
+    def elapsed(self) -> float:
+        """Seconds since the load began."""
+        return time.perf_counter() - self._began
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 - reported by whoever waits for the load
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        client = Client(self._url, await first_model(self._url), drain_seconds=0.0)
+        self._task = asyncio.create_task(client.run(self._arrivals, self._seconds, self._salt, self._on_heartbeat))
+        self._began = time.perf_counter()
+        self._ready.set()
+        traffic = await self._task
+        self.streams = traffic.streams
+
+    def _on_heartbeat(self, _: float) -> None:
+        if self._stand_still:
+            time.sleep(self._stand_still)
+
+
+def measure_pace(url: str) -> Pace:
+    """Asks for one answer of an otherwise idle engine. Raises DrillError."""
+
+    async def ask() -> Traffic:
+        client = Client(url, await first_model(url), drain_seconds=_JOIN_SECONDS)
+        return await client.run([Arrival(0.0, _PACE_WORDS, _PACE_TOKENS, 0, 0)], 0.0, "pace")
+
+    stream = asyncio.run(ask()).streams[0]
+    later = stream.tokens[_PACE_TOKENS // 4 :]
+    if stream.error is not None or len(later) < 2:
+        raise DrillError(f"a lone request was not answered in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})")
+    return Pace((later[-1] - later[0]) / (len(later) - 1), (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)
+
+
+def levels_of(streams: Iterable[Stream], since: float, until: float) -> Levels:
+    """Of the window from `since` to `until`, seconds after the start of the load."""
+    levels = Levels()
+    for stream in streams:
+        levels.gaps += [b - a for a, b in pairwise(stream.tokens) if since <= b <= until]
+        if stream.due > until or stream.error is not None:
+            continue
+        if stream.ttft is not None and stream.tokens[0] <= until:
+            if stream.tokens[0] >= since:
+                levels.ttfts.append(stream.ttft)
+        else:
+            levels.ttfts.append(until - stream.due)
+            levels.unanswered += 1
+    return levels
