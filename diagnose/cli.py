@@ -15,6 +15,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("diagnose.commands.replay:replay_command", "Serve a recording as if it were its target."),
     "explain": ("diagnose.commands.explain:explain_command", "Explain a hypothesis: mechanism, evidence, fix."),
     "experiment": ("runbooks.experiments.command:experiment_command", "Compare two arms: what confirms a cause."),
+    "runbook": (
+        "runbooks.command:runbook_group",
+        "Pages for people, and a receiver that answers alerts within bounds.",
+    ),
     "demo": ("runbooks.drills.demo:demo_command", "Induce a stall on a live engine and diagnose it."),
 }
 

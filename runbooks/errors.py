@@ -5,6 +5,7 @@
 │   └── AdminRefused    it answered with an error: nothing was changed
 ├── ConfigError         runbooks.toml is not what it should be; names the place and what is accepted
 ├── JournalError        the journal cannot be read or written: nothing may be done that it would not hold
+├── Interrupted         the receiver stops: what was under way is taken up by the next one
 └── Refused             an act is not done, for a reason that the incident's document shows
 """
 
@@ -38,4 +39,8 @@ class JournalError(RunbookError):
 
 
 class Refused(RunbookError):
+    pass
+
+
+class Interrupted(RunbookError):
     pass
