@@ -218,7 +218,8 @@ class Conductor:
 
     def _decided_act(self, incident: Incident) -> Act:
         """As it was decided: a configuration that was edited since does not change an act under way."""
-        return msgspec.convert(_result(incident, "decide")["act"], Act)
+        act: Act = msgspec.convert(_result(incident, "decide")["act"], Act)
+        return act
 
     def _subject(self, incident: Incident) -> tuple[Target, Runbook]:
         target, runbook = self._config.target(incident.target), self._config.runbook(incident.runbook)

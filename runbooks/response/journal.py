@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,7 @@ class Journal:
         """Newest first, without their steps."""
         with self._reading() as db:
             rows = db.execute("SELECT * FROM incidents ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
-        return [Incident(*row[:6], plan_only=bool(row[6])) for row in rows]
+        return [_head(row) for row in rows]
 
     def incident(self, incident: int) -> Incident:
         """Whole. Raises Refused when there is none of that number."""
@@ -223,9 +223,8 @@ class Journal:
                 "SELECT id, kind, began, intent, ended, result FROM steps WHERE incident = ? ORDER BY id", (incident,)
             ).fetchall()
             answer = db.execute("SELECT approved, who, given FROM answers WHERE incident = ?", (incident,)).fetchone()
-        return Incident(
-            *row[:6],
-            plan_only=bool(row[6]),
+        return replace(
+            _head(row),
             alerts=tuple(AlertRow(a[0], json.loads(a[1]), json.loads(a[2]), *a[3:]) for a in alerts),
             steps=tuple(StepRow(s[0], s[1], s[2], json.loads(s[3]), s[4], json.loads(s[5] or "{}")) for s in steps),
             answer=None if answer is None else Answer(bool(answer[0]), answer[1], answer[2]),
@@ -257,6 +256,11 @@ class Journal:
             yield
         except (sqlite3.Error, OSError) as error:
             raise JournalError(f"{self.path}: {error}") from None
+
+
+def _head(row: Sequence[Any]) -> Incident:
+    number, runbook, target, opened, closed, outcome, plan_only = row
+    return Incident(number, runbook, target, opened, closed, outcome, bool(plan_only))
 
 
 def _begin(db: sqlite3.Connection, incident: int, kind: str, intent: dict[str, Any], now: float) -> int:
