@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from diagnose.commands.params import Duration
 from runbooks.errors import RunbookError
 
 
@@ -58,6 +59,20 @@ def show_command(name: str) -> None:
     from runbooks.pages import read_page
 
     click.echo(read_page(name).text.rstrip())
+
+
+@runbook_group.command("alerts")
+@click.argument("engine", type=click.Choice(("stallscope", "vllm", "sglang")))
+@click.option("--itl", type=Duration(), help="Limit of the gap between tokens  [default: 200ms].")
+@click.option("--ttft", type=Duration(), help="Limit of the first token  [default: 2s; vLLM 2.5s].")
+@click.option(
+    "--share", type=click.FloatRange(0.5, 0.9999), default=0.99, show_default=True, help="Of tokens within it."
+)
+def alerts_command(engine: str, itl: float | None, ttft: float | None, share: float) -> None:
+    """Print Prometheus rules for an ENGINE: recording rules and alerts on symptoms."""
+    from runbooks.alerts.rules import Objectives, rules, to_yaml
+
+    click.echo(to_yaml(engine, rules(engine, Objectives(itl, ttft, share))), nl=False)
 
 
 @runbook_group.command("check")

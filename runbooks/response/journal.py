@@ -52,6 +52,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class AlertRow:
+    fingerprint: str
     name: str
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -215,7 +216,7 @@ class Journal:
             if row is None:
                 raise Refused(f"there is no incident {incident}")
             alerts = db.execute(
-                "SELECT name, labels, annotations, starts_at, received, resolved FROM alerts "
+                "SELECT fingerprint, name, labels, annotations, starts_at, received, resolved FROM alerts "
                 "WHERE incident = ? ORDER BY received",
                 (incident,),
             ).fetchall()
@@ -225,7 +226,7 @@ class Journal:
             answer = db.execute("SELECT approved, who, given FROM answers WHERE incident = ?", (incident,)).fetchone()
         return replace(
             _head(row),
-            alerts=tuple(AlertRow(a[0], json.loads(a[1]), json.loads(a[2]), *a[3:]) for a in alerts),
+            alerts=tuple(AlertRow(a[0], a[1], json.loads(a[2]), json.loads(a[3]), *a[4:]) for a in alerts),
             steps=tuple(StepRow(s[0], s[1], s[2], json.loads(s[3]), s[4], json.loads(s[5] or "{}")) for s in steps),
             answer=None if answer is None else Answer(bool(answer[0]), answer[1], answer[2]),
         )

@@ -155,7 +155,12 @@ def test_without_approval_nothing_is_done(scene, admin, way):
         here.journal.answer(number, approved=True, who="ada", now=here.clock.unix())
     done = here.carry(number)
     assert admin.posts == []
-    words = {"rejected": "rejected by ada", "expired": "not approved", "resolved": "resolved", "changed": "somebody else"}
+    words = {
+        "rejected": "rejected by ada",
+        "expired": "not approved",
+        "resolved": "resolved",
+        "changed": "somebody else",
+    }
     assert words[way] in (done.outcome or "")
 
 

@@ -149,7 +149,7 @@ def test_a_journal_that_cannot_be_written_is_no_receipt(tmp_path):
 
 
 def test_ten_thousand_alerts_are_one_transaction(tmp_path):
-    with receiving(tmp_path) as (receiver, journal, lines):
+    with receiving(tmp_path) as (receiver, _, lines):
         many = with_alerts(*({"fingerprint": f"f{number}"} for number in range(10_000))) | {"truncatedAlerts": 7}
         assert post(receiver, many).json()["joined"] == 9999
         assert "left 7 alerts out" in lines[0]
