@@ -52,7 +52,9 @@ def receiving(folder, **options):
 
 def post(receiver, body, token="Bearer hook", path="/alerts"):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return urllib3.request("POST", receiver.url + path, body=data, headers={"Authorization": token}, retries=False)
+    return urllib3.request(
+        "POST", receiver.url + path, body=data, headers={"Authorization": token}, retries=False, timeout=60
+    )
 
 
 def with_alerts(*alerts):
