@@ -16,7 +16,7 @@ from diagnose.report.outline import headline
 from diagnose.sources.clock import Clock
 from diagnose.sources.files import read_files
 from diagnose.sources.http import Endpoint
-from diagnose.sources.live import Watch, first_page
+from diagnose.sources.live import Watch
 from probes.recording import Entry, RecordingWriter
 from runbooks.response.config import Config, Runbook, Target
 from runbooks.response.symptom import Reading
@@ -26,6 +26,7 @@ _ATTEMPTS = 3
 _RETRY_SECONDS = 2.0
 _MIN_PAGES = 3
 """Of equal pages, from which on a page counts as frozen: two may fall into one step of a slow engine."""
+_HARD = ("hard_failure", "engine_hung")
 _STATED = ("max_batched_tokens", "max_sequences")
 
 
@@ -38,7 +39,7 @@ class Look(msgspec.Struct, frozen=True):
     steps: list[str] = []
     """What a person would do next, ready to run."""
     causes: list[str] = []
-    """What may be acted on: the primary cause, and hard failures, which need no share of a symptom."""
+    """What may be acted on."""
     reading: Reading | None = None
     idle: bool = False
     frozen: int = 0
@@ -68,13 +69,16 @@ class Examiner:
         path = self._config.path(self._config.receiver.recordings) / f"{name}.rec"
         try:
             endpoint = Endpoint(target.url)
-            first = self._reach(endpoint)
+            self._reach(endpoint)
         except ErrorAnswer as error:
             return _unreadable(str(error), warnings)
         except DiagnoseError as error:
             return _unreachable(str(error), warnings)
-        watch = Watch(endpoint, self._clock, first=lambda _: first)
-        entries = watch.run(window, min(1.0, window / 5))
+        watch = Watch(endpoint, self._clock)
+        try:
+            entries = watch.run(window, min(1.0, window / 5))
+        except DiagnoseError as error:
+            return _unreadable(str(error), warnings)
         recording = _keep(path, endpoint.url, entries, warnings)
         try:
             diagnosis = judge(
@@ -88,17 +92,19 @@ class Examiner:
             return _unreadable(str(error), warnings)
         return describe(diagnosis, runbook, entries, warnings, recording)
 
-    def _reach(self, endpoint: Endpoint) -> Any:
-        for attempt in range(_ATTEMPTS):
+    def _reach(self, endpoint: Endpoint) -> None:
+        """Raises DiagnoseError after the last attempt; an error answer is an answer, and is raised at once."""
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return first_page(endpoint)
+                endpoint.get("/metrics")
             except ErrorAnswer:
                 raise
             except DiagnoseError:
-                if attempt == _ATTEMPTS - 1:
+                if attempt == _ATTEMPTS:
                     raise
                 self._clock.sleep(_RETRY_SECONDS)
-        raise AssertionError("unreachable")
+            else:
+                return
 
     def _baseline(
         self, target: Target, window: float, alert_unix: float | None, warnings: list[str]
@@ -118,8 +124,6 @@ class Examiner:
 def describe(
     diagnosis: Diagnosis, runbook: Runbook, entries: Sequence[Entry], warnings: Sequence[str], recording: str
 ) -> Look:
-    hard = [f.name for f in diagnosis.findings if f.is_supported and f.name in ("hard_failure", "engine_hung")]
-    causes = dict.fromkeys([*([diagnosis.primary] if diagnosis.primary else []), *hard])
     signals = diagnosis.case.signals
     return Look(
         kind="diagnosed",
@@ -127,7 +131,7 @@ def describe(
         decision=diagnosis.decision.kind.value,
         summary=diagnosis.decision.summary,
         steps=[str(step) for step in diagnosis.decision.steps],
-        causes=list(causes),
+        causes=_causes(diagnosis),
         reading=runbook.the_symptom.read(diagnosis),
         idle=diagnosis.idle,
         frozen=_frozen(entries),
@@ -136,6 +140,20 @@ def describe(
         recording=recording,
         diagnosis=to_json(diagnosis),
     )
+
+
+def _causes(diagnosis: Diagnosis) -> list[str]:
+    """The primary cause and hard failures.
+
+    With a hard failure verified and no primary cause (the account may be incomplete), the only supported cause of latency
+    counts as well: containment comes before full profiling, is bounded, and is undone unless it is seen to help.
+    """
+    supported = [finding for finding in diagnosis.findings if finding.is_supported]
+    hard = [finding.name for finding in supported if finding.name in _HARD]
+    if diagnosis.primary is not None:
+        return list(dict.fromkeys([diagnosis.primary, *hard]))
+    of_latency = [finding.name for finding in supported if finding.causes_latency and finding.name not in _HARD]
+    return [*(of_latency if hard and len(of_latency) == 1 else []), *hard]
 
 
 def _frozen(entries: Sequence[Entry]) -> int:

@@ -22,7 +22,15 @@ cooldown = "1h"
 """
 
 
-def write_config(folder: Path, url: str, acts: str = ACT, runbook: str = "", **receiver: Any) -> Config:
+def write_config(
+    folder: Path,
+    url: str,
+    acts: str = ACT,
+    runbook: str = "",
+    window: str = "1s",
+    target: str = 'slo = "itl_p99=200ms"',
+    **receiver: Any,
+) -> Config:
     (folder / "webhook-token").write_text("hook\n")
     (folder / "admin-token").write_text("secret\n")
     extra = "".join(f"{name} = {value!r}\n" for name, value in receiver.items())
@@ -41,12 +49,12 @@ name = "chat"
 match = {{ instance = "chat:8000" }}
 url = "{url}"
 admin_token_file = "admin-token"
-slo = "itl_p99=200ms"
+{target}
 
 [[runbooks]]
 name = "slow"
 alerts = ["InterTokenLatencySlow"]
-window = "1s"
+window = "{window}"
 settle = "10s"
 {runbook}
 {acts}

@@ -34,20 +34,20 @@ name = "chat"
 match = {{ instance = "{instance}" }}
 url = "{url}"
 admin_token_file = "{token_file}"
-slo = "itl_p99=30ms"
+slo = "itl_p99.5=150ms"
 
 [[runbooks]]
 name = "slow-tokens"
-alerts = ["InterTokenLatencySlow", "DeviceMemoryHigh", "TargetDown"]
-symptom = "itl_p99"
+alerts = ["InterTokenLatencySlow", "TargetDown"]
+symptom = "itl_p99.5"
 window = "6s"
 settle = "2s"
 min_improvement = 0.2
 
 [[runbooks.acts]]
 do = "lower_budget"
-causes = ["prefill_interference"]
-factor = 0.25
+causes = ["prefill_interference", "hard_failure"]
+factor = 0.1
 floor = 256
 policy = "auto"
 ttl = "25s"
@@ -56,8 +56,11 @@ cooldown = "10m"
 
 
 def interference(url: str) -> Load:
-    """A prompt of one long step every half second, beside streams that would else get a token every few milliseconds."""
-    return Load(url, streams=4, stream_tokens=700, long_words=420, every_seconds=0.5)
+    """A prompt of one very long step, beside streams that would else get a token every few milliseconds.
+
+    So long that the budget decides the tail on a machine that other work makes two or three times slower, too.
+    """
+    return Load(url, streams=8, stream_tokens=700, long_words=600, every_seconds=1.2)
 
 
 @contextmanager
@@ -115,12 +118,12 @@ def await_budget(engine: EngineProcess, value: int, seconds: float = 120) -> Non
 def test_prometheus_alertmanager_receiver_act_proof_and_undoing(tmp_path):
     """The alert ends because of the act; the act ends because of its time; the document tells it all."""
     with EngineProcess(ENGINE) as engine, interference(engine.url), serving(tmp_path, engine) as (url, journal):
-        with watching(tmp_path, engine.url, f"{url}/alerts", "hook", limit=0.05):
-            await_budget(engine, 1024)
+        with watching(tmp_path, engine.url, f"{url}/alerts", "hook", limit=0.2):
+            await_budget(engine, 409)
             incident = await_closed(journal, 1)
         assert [step.kind for step in incident.steps] == ["look", "decide", "act", "verify", "undo"]
         assert {alert.name for alert in incident.alerts} == {"InterTokenLatencySlow"}
-        assert (incident.outcome or "").startswith("max_batched_tokens 4096 -> 1024 helped (itl_p99 ")
+        assert (incident.outcome or "").startswith("max_batched_tokens 4096 -> 409 helped (itl_p99.5 ")
         assert "max_batched_tokens is 4096 again" in (incident.outcome or "")
         assert (incident.outcome or "").endswith("the alert is resolved")
         await_budget(engine, 4096)
@@ -128,7 +131,7 @@ def test_prometheus_alertmanager_receiver_act_proof_and_undoing(tmp_path):
             [sys.executable, "-m", "diagnose.cli", "runbook", "report", "1", "--config", str(tmp_path / "runbooks.toml")],
             capture_output=True, text=True, timeout=60, check=True,
         ).stdout  # fmt: skip
-        assert "prefill_interference is supported" in report
+        assert "objective itl_p99.5=150ms is breached" in report
         assert "the cause is not confirmed" in report
 
 
@@ -140,11 +143,11 @@ def test_the_same_with_a_payload_of_our_own(tmp_path):
         with serving(tmp_path, engine, "--plan-only") as (url, journal):
             send(url, engine, "InterTokenLatencySlow")
             planned = await_closed(journal, 1)
-            assert planned.outcome == "planned and not done: max_batched_tokens 4096 -> 1024"
+            assert planned.outcome == "planned and not done: max_batched_tokens 4096 -> 409"
             assert budget(engine) == 4096
         with serving(tmp_path, engine) as (url, journal):
             send(url, engine, "InterTokenLatencySlow", start=1)
-            await_budget(engine, 1024)
+            await_budget(engine, 409)
             send(url, engine, "InterTokenLatencySlow", "resolved", start=1)
             done = await_closed(journal, 2)
             assert "helped" in (done.outcome or "")
@@ -155,28 +158,17 @@ def test_the_same_with_a_payload_of_our_own(tmp_path):
             assert budget(engine) == 4096
 
 
-def test_reserved_memory_hung_and_dead_targets_end_without_an_act(tmp_path):
-    """High device memory is the pool; a stopped process does not answer; a killed one refuses. Each is said, none is touched."""
-    options = ("--model", "tiny", "--device-memory", "16MiB", "--memory-utilization", "0.95")
-    with EngineProcess(options) as engine, Load(engine.url, streams=1, stream_tokens=700) as load:
-        while not load.ttfts("stream"):
-            time.sleep(0.1)
-        with serving(tmp_path, engine) as (url, journal):
-            before = budget(engine)
-            send(url, engine, "DeviceMemoryHigh")
-            benign = await_closed(journal, 1)
-            assert "nothing to do" in (benign.outcome or ""), benign.outcome
-            assert "is the configured pool" in (benign.outcome or "")
-            assert budget(engine) == before
-            os.kill(engine.pid, signal.SIGSTOP)
-            send(url, engine, "TargetDown", start=1)
-            hung = await_closed(journal, 2)
-            assert "does not answer" in (hung.outcome or "")
-            assert "no answer within 5 s" in (hung.outcome or "")
-            os.kill(engine.pid, signal.SIGCONT)
-            os.kill(engine.pid, signal.SIGKILL)
-            send(url, engine, "TargetDown", start=2)
-            dead = await_closed(journal, 3)
-            assert "connection refused" in (dead.outcome or "")
-            assert "a person must contain it" in (dead.outcome or "")
-            assert not any(step.kind == "act" for n in (1, 2, 3) for step in journal.incident(n).steps)
+def test_hung_and_dead_targets_end_without_an_act(tmp_path):
+    """A stopped process does not answer; a killed one refuses. Each is said, and nothing is touched."""
+    with EngineProcess(("--model", "tiny")) as engine, serving(tmp_path, engine) as (url, journal):
+        os.kill(engine.pid, signal.SIGSTOP)
+        send(url, engine, "TargetDown", start=1)
+        hung = await_closed(journal, 1)
+        assert "no answer within 5 s" in (hung.outcome or "")
+        os.kill(engine.pid, signal.SIGCONT)
+        os.kill(engine.pid, signal.SIGKILL)
+        send(url, engine, "TargetDown", start=2)
+        dead = await_closed(journal, 2)
+        assert "connection refused" in (dead.outcome or "")
+        for number in (1, 2):
+            assert not any(step.kind == "act" for step in journal.incident(number).steps)
