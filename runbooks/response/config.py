@@ -164,6 +164,8 @@ def _problems(config: Config) -> "list[str]":
         found.append(f"receiver.port = {receiver.port} is not a port")
     if receiver.host not in _LOOPBACK and any(act.policy == "approve" for run in config.runbooks for act in run.acts):
         found.append("acts that wait for approval need a receiver on loopback: its links must not leave this machine")
+    if receiver.prometheus and not receiver.prometheus.startswith(("http://", "https://")):
+        found.append(f"receiver.prometheus = {receiver.prometheus!r} is not http://HOST:PORT")
     for target in config.targets:
         found += _target_problems(config, target)
     for runbook in config.runbooks:
@@ -181,6 +183,8 @@ def _duplicates(kind: str, names: list[str]) -> list[str]:
 
 def _target_problems(config: Config, target: Target) -> list[str]:
     found = _patterns(f"target {target.name}", target.match)
+    if target.selector and not config.receiver.prometheus:
+        found.append(f"target {target.name}: selector is for receiver.prometheus, which is not given")
     if not target.match:
         found.append(f"target {target.name}: match is empty and would take every alert")
     if not target.url.startswith(("http://", "https://")):

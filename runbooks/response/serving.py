@@ -14,6 +14,7 @@ from runbooks.response.lease import Lease
 from runbooks.response.look import Examiner
 from runbooks.response.notify import make_senders
 from runbooks.response.receiver import Receiver
+from runbooks.response.window_before import PrometheusWindow
 
 _LEASE_RETRY_SECONDS = 1.0
 
@@ -42,7 +43,10 @@ def serve(config: Config, log: Callable[[str], None], *, plan_only: bool) -> Non
         except OSError as error:
             where = f"{config.receiver.host}:{config.receiver.port}"
             raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from None
-        conductor = Conductor(config, journal, Examiner(config, clock).look, clock, senders, receiver.links.link, log)
+        before = PrometheusWindow(config.receiver.prometheus).before if config.receiver.prometheus else None
+        conductor = Conductor(
+            config, journal, Examiner(config, clock, before).look, clock, senders, receiver.links.link, log
+        )
         lease = Lease(journal.path)
 
         def end(_number: int, _frame: FrameType | None) -> None:

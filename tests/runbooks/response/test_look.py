@@ -1,12 +1,20 @@
 """What a look makes of targets that serve, reserve, hang, freeze and answer nonsense; and the decision on each."""
 
+import json
+from threading import Thread
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 
+from diagnose.commands.diagnose import judge
+from diagnose.errors import DiagnoseError
+from diagnose.exposition import ExpositionParser
 from runbooks.response.look import Examiner
 from runbooks.response.plan import choose
+from runbooks.response.window_before import PrometheusWindow
 from tests.builders import Engine, make_steps, with_prefill
 from tests.diagnose.commands import recording
-from tests.diagnose.fake_target import FakeClock, FakeEngine, raw, serving
+from tests.diagnose.fake_target import FakeClock, FakeEngine, Server, raw, serving
 from tests.runbooks.response.scenes import ACT, write_config
 
 GIB = 2**30
@@ -97,3 +105,39 @@ def test_a_baseline_is_read_from_a_recording(tmp_path):
     found, _ = look_at(tmp_path, FakeEngine(make_steps(400)), target='baseline = ["good.rec"]')
     assert found.diagnosis is not None
     assert found.diagnosis["windows"]["baseline"] is not None
+
+
+def test_a_baseline_is_read_from_prometheus(tmp_path):
+    """Its answers at five times before the alert, made into pages again; series of its own rules are left out."""
+    engine, asked = Engine(), []
+
+    def answer(path):
+        if not path.startswith("/api/v1/query"):
+            return raw("404 Not Found")
+        query = parse_qs(urlsplit(path).query)
+        asked.append((query["query"][0], float(query["time"][0])))
+        engine.run(make_steps(100))
+        page = ExpositionParser().parse(engine.page())
+        series = [
+            {"metric": {"__name__": name, "instance": "chat:8000", **dict(labels)}, "value": [0, str(value)]}
+            for name, found in page.samples.items()
+            for labels, value in found.items()
+        ]
+        series.append({"metric": {"__name__": "ALERTS", "alertname": "x"}, "value": [0, "1"]})
+        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}})
+
+    server = Server(0, answer)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    target = "selector = 'instance=\"chat:8000\"'"
+    config = write_config(tmp_path, "http://h:1", window="20s", target=target, prometheus=url)
+    found = PrometheusWindow(url).before(config.targets[0], 20.0, 1_800_000_000.0)
+    server.shutdown()
+    server.server_close()
+    assert found.length_seconds == 20.0
+    assert [time for _, time in asked][-1] == 1_800_000_000.0 - 120
+    assert {query for query, _ in asked} == {'{instance="chat:8000"}'}
+    good = judge(found, None, (), is_live=False, target="x").case.incident
+    assert good.latency("inter_token_latency", 0.5) is not None
+    with pytest.raises(DiagnoseError, match="refused"):
+        PrometheusWindow(url).before(config.targets[0], 20.0, 1_800_000_000.0)
