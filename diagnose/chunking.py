@@ -99,10 +99,12 @@ def typical_prompt(analysis: StepAnalysis, policy: Policy) -> TypicalPrompt | No
     a prefill ends twice, and its length is then no prompt's.
     """
     prefills = [record for record in analysis.steps if record.num_prefill_seqs]
-    finished = sum(record.emitted_tokens - record.num_decode_seqs for record in prefills)
-    if finished < policy.min_finished_prefills or any(record.recomputed_tokens for record in prefills):
+    ended = [r.emitted_tokens - r.num_decode_seqs for r in prefills if r.emitted_tokens is not None]
+    computed = [r.prefill_tokens for r in prefills if r.prefill_tokens is not None and r.recomputed_tokens == 0]
+    finished = sum(ended)
+    if finished < policy.min_finished_prefills or not len(ended) == len(computed) == len(prefills):
         return None
-    tokens = sum(record.prefill_tokens for record in prefills) / finished
+    tokens = sum(computed) / finished
     return TypicalPrompt(round(tokens), round(median([record.num_decode_seqs for record in prefills])))
 
 

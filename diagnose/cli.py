@@ -11,7 +11,12 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("engine.server.command:serve", "Serve a model with the instrumented engine (OpenAI API)."),
     "diagnose": ("diagnose.commands.diagnose:diagnose_command", "Say why tokens are late, and what to do next."),
+    "dashboard": (
+        "dashboard.command:dashboard_command",
+        "Watch targets in the terminal: latency, steps, memory, verdicts.",
+    ),
     "record": ("diagnose.commands.record:record_command", "Record a live target for later (a baseline, an incident)."),
+    "sources": ("diagnose.commands.sources:sources_command", "What each engine can answer, and how to get the rest."),
     "replay": ("diagnose.commands.replay:replay_command", "Serve a recording as if it were its target."),
     "explain": ("diagnose.commands.explain:explain_command", "Explain a hypothesis: mechanism, evidence, fix."),
     "experiment": ("runbooks.experiments.command:experiment_command", "Compare two arms: what confirms a cause."),

@@ -116,8 +116,9 @@ def _lengths(first: Window, second: Window, policy: Policy) -> Iterator[Mismatch
 def _decode_context(window: Window) -> float | None:
     """Mean KV positions per decode sequence and step."""
     steps = window.analysis.steps
-    sequences = sum(record.num_decode_seqs for record in steps)
-    return sum(record.decode_context_tokens for record in steps) / sequences if sequences else None
+    known = [r for r in steps if r.decode_context_tokens is not None]
+    sequences = sum(record.num_decode_seqs for record in known)
+    return sum(record.decode_context_tokens or 0 for record in known) / sequences if sequences else None
 
 
 def _prompt_tokens(window: Window) -> float | None:

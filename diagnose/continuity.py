@@ -24,7 +24,7 @@ def limit_to_trusted(observation: Observation, signals: Signals, policy: Policy)
 
 
 def _clock_jump(observation: Observation, policy: Policy) -> str | None:
-    times = [scrape.unix for scrape in observation.scrapes if scrape.unix is not None]
+    times = [scrape.unix for scrape in observation.leading if scrape.unix is not None]
     back = [before - after for before, after in pairwise(times) if after < before]
     if back:
         return (
@@ -41,7 +41,7 @@ def _clock_jump(observation: Observation, policy: Policy) -> str | None:
 
 
 def _missing_scrapes(observation: Observation, policy: Policy) -> Iterator[str]:
-    times = [scrape.unix for scrape in observation.scrapes if scrape.unix is not None]
+    times = [scrape.unix for scrape in observation.leading if scrape.unix is not None]
     gaps = [after - before for before, after in pairwise(times)]
     if len(gaps) < policy.min_scrape_intervals:
         return
@@ -56,7 +56,7 @@ def _missing_scrapes(observation: Observation, policy: Policy) -> Iterator[str]:
 
 
 def _repeated_times(observation: Observation) -> Iterator[str]:
-    times = [scrape.unix for scrape in observation.scrapes if scrape.unix is not None]
+    times = [scrape.unix for scrape in observation.leading if scrape.unix is not None]
     repeated = sum(after == before for before, after in pairwise(times))
     if repeated:
         yield f"{repeated} scrapes carry the same time as the one before them"

@@ -142,7 +142,11 @@ def _experiment(case: Case, cause: str) -> Decision:
                     f"stallscope diagnose {case.address} --window 60s --baseline budget-{budget:.0f}.rec",
                 ),
                 Step("undo", _set_budget(case, budget)),
-                Step("repeat in random order; one pair shows a direction, six pairs can show p < 0.05"),
+                Step(
+                    "one pair shows a direction; six pairs in random order can confirm it, on an engine of its own under "
+                    "a load that you choose",
+                    _confirm(case, f"max_batched_tokens={budget:.0f},{smaller}", cause),
+                ),
             ),
             "a smaller chunk shortens the stalls and delays the first token: read ITL and TTFT side by side"
             + _predicted_steps(case, int(budget), smaller),
@@ -162,6 +166,7 @@ def _experiment(case: Case, cause: str) -> Decision:
         "transfer_stall": "prefill on the decode instance for prompts under its token budget",
         "replica_imbalance": "routing by outstanding tokens",
         "client_artifact": "the same request from beside the server, without the proxies between",
+        "device_degraded": "the same load on another GPU of the kind",
         "cache_prefix_broken": "prompts whose shared part comes first, byte for byte",
     }
     return Decision(
@@ -177,6 +182,13 @@ def _experiment(case: Case, cause: str) -> Decision:
             Step("undo: change it back, and repeat in random order"),
         ),
         "nothing but a controlled comparison confirms a cause",
+    )
+
+
+def _confirm(case: Case, knob: str, cause: str) -> str:
+    return (
+        f"stallscope experiment {case.address} --knob {knob} --admin-token-file TOKEN_FILE --hypothesis {cause} "
+        "--load rate=0.5,prompt=64,output=200 --apply"
     )
 
 

@@ -90,7 +90,7 @@ def diagnose(
 
 
 def _judge(hypothesis: Hypothesis, case: Case) -> Finding:
-    argument = Argument()
+    argument = Argument(case.signals.coverage())
     error: str | None = None
     try:
         judgement = hypothesis.judge(case, argument)
@@ -172,6 +172,10 @@ def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
     if signals.length_seconds is None and signals.num_scrapes >= 2:
         warnings.append("the window's length is unknown: only ratios of counters are used, no rate")
     warnings += _event_warnings(case)
+    if faults := signals.delta("probe_errors"):
+        warnings.append(
+            f"{faults:.0f} faults inside the engine's probes in the window: what they measure may be incomplete"
+        )
     gaps = case.analysis.num_gaps
     if 0 < gaps < policy.min_p99_gaps:
         warnings.append(f"only {gaps} inter-token gaps: p99 rests on {max(1, round(gaps * 0.01))} of them")

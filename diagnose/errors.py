@@ -1,6 +1,7 @@
 """DiagnoseError                   carries the exit code of the command
 ├── TargetError                  the target cannot be reached or does not answer as a metrics endpoint (exit 2)
-│   └── ErrorAnswer              it answers, with an HTTP error: something is there, and it is not gone
+│   ├── ErrorAnswer              it answers, with an HTTP error: something is there, and it is not gone
+│   └── NotMetrics               it answers, and with no metrics of an engine that this version reads
 ├── SourceError                  a file or option cannot be read as what it should be (exit 2)
 ├── NotEnough                    readable, but too little to judge (exit 3)
 └── RecordingCut                 the disk failed while a recording was made; what was written before is kept (exit 3)
@@ -28,6 +29,10 @@ class TargetError(DiagnoseError):
 
 
 class ErrorAnswer(TargetError):
+    pass
+
+
+class NotMetrics(TargetError):
     pass
 
 

@@ -96,6 +96,15 @@ class Policy:
     compute_far_ceiling: float = 0.40
     """Under 40 % of the measured matrix throughput the units cannot be what limits the step."""
 
+    throttled_share: float = 0.05
+    """Clocks held down for a twentieth of the window show in its p95; for less, in no percentile that is watched."""
+
+    clock_drop_share: float = 0.15
+    """Clocks under like load vary by a tenth with temperature and power; 15 % below the baseline something holds them down."""
+
+    gpu_busy_share: float = 0.5
+    """A GPU that is idle half of the time lowers its clocks by itself: only clocks of busier windows compare."""
+
     cache_was_useful: float = 0.2
     """A prefix cache earned its keep from a fifth of the prompt tokens found."""
 
@@ -147,6 +156,9 @@ class Policy:
     clock_jump_seconds: float = 5.0
     """Two clocks may differ by the 5 s that an answer is waited for; a clock that differs by more was set."""
 
+    contradiction_share: float = 0.25
+    """Two sources of one target disagree from a quarter: less is what moments of reading that differ by a step make."""
+
     matched_arrivals: float = 0.10
     """Arms are offered the same load while arrivals differ by under a tenth: half of what `shift_ratio` takes for noise."""
 
@@ -170,6 +182,38 @@ class Policy:
 
     client_lag: float = 0.25
     """Of the median gap: a client whose own loop wakes later than that (p99) measures itself."""
+    profile_unclassified_share: float = 0.10
+    """A profile with more than a tenth of its device time in kernels of unknown names may hide any cause there."""
+
+    profile_lost_share: float = 0.01
+    """One launch in a hundred without its kernel: a layer has about ten, so that every tenth layer would lack one."""
+
+    profile_odd_steps_share: float = 0.05
+    """Steps with fewer KV writes than layers, or without kernels: beyond the cut ones at the edges, one in twenty is a defect."""
+
+    profile_unattached_share: float = 0.10
+    """Device time outside of every step: more than a tenth and the steps are not what ran."""
+
+    profile_kernels_per_layer: int = 4
+    """A layer takes at least two matrix products, attention and a KV write, however much is fused; fewer are missing."""
+
+    comm_share_high: float = 0.20
+    """Collectives hold the device noticeably from a fifth of its time: over NVLink a tuned group stays under a tenth."""
+
+    rank_skew_share: float = 0.10
+    """Ranks wait for the slowest one from a tenth of the step: what balancing the ranks would win."""
+
+    frontend_busy_share: float = 0.80
+    """A thread is busy from four fifths of a core: beyond it a queue before it grows fast, as before any server."""
+
+    frontend_free_share: float = 0.50
+    """A thread that is on a core for under half of the time can still serve twice as much."""
+
+    engine_starved_share: float = 0.30
+    """The engine's loop starves noticeably when it waits for input for three tenths of the time."""
+
+    host_delay_high: float = 0.10
+    """Threads that wait for a core for a tenth of the time share the machine with too many others."""
 
     comparison_block_seconds: float = 5.0
     """Blocks longer than the stalls in them, so that a stall's gaps stay together; blocks, not gaps, are independent."""
@@ -213,6 +257,7 @@ ORDERED = (
     ("bandwidth_far_ceiling", "bandwidth_near_ceiling"),
     ("compute_far_ceiling", "compute_near_ceiling"),
     ("thrash_negligible_share", "thrash_ghost_share"),
+    ("frontend_free_share", "frontend_busy_share"),
     ("pool_low", "pool_well_below"),
     ("pool_well_below", "pool_exhausted"),
     ("queue_small", "queue_dominates"),

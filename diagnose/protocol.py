@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 from diagnose.case import Case
+from diagnose.hypotheses.base import command_for
 from diagnose.hypotheses.pool import bucket_text, occupancy
+from diagnose.units import percent
+from probes.records import OpClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +26,39 @@ def checklist(case: Case) -> tuple[Measurement, ...]:
 def _buckets(case: Case) -> Measurement:
     pool = occupancy(case.signals)
     found = "active, reclaimable and free blocks were not measured as disjoint counts"
-    if pool is not None:
+    if pool is not None and not pool.is_split:
+        found = bucket_text(pool)
+    elif pool is not None:
         includes = "includes" if case.signals.free_includes_reclaimable else "does not include"
         found = f"{bucket_text(pool)}; the engine's free count {includes} reclaimable"
-    return Measurement("block buckets", pool is not None, found, f"curl -s {case.address}/debug/census")
+    done = pool is not None and pool.is_split
+    return Measurement(
+        "block buckets", done, found, command_for(case, "blocks", f"curl -s {case.address}/debug/census")
+    )
 
 
 def _steps(case: Case) -> Measurement:
     decode, mixed = len(case.analysis.decode_steps), len(case.analysis.mixed_steps)
     done, found = bool(case.analysis.steps), f"{decode} pure decode and {mixed} mixed steps recorded"
-    if done and case.analysis.steps[0].device_ns is not None:
-        found += ", device time split into GEMM, prefill and decode attention"
+    if shares := _device_shares(case):
+        found += f"; device time: {shares}"
     if not done:
         histograms = case.signals.histograms
         kinds = [
             k for k in ("decode", "mixed", "prefill") if (h := histograms.get(f"step_{k}")) is not None and h.count
         ]
         found = f"only step duration histograms ({', '.join(kinds)})" if kinds else "no step durations by kind"
-    return Measurement("step durations by kind", done, found, f"stallscope diagnose {case.address} --window 30s")
+    command = command_for(case, "steps", f"stallscope diagnose {case.address} --window 30s")
+    return Measurement("step durations by kind", done, found, command)
+
+
+def _device_shares(case: Case) -> str:
+    """`gemm 61 %, attention_decode 22 %, ...`, the classes that take a hundredth or more; empty when it is not timed."""
+    timed = [record.device_ns for record in case.analysis.steps if record.device_ns is not None]
+    sums = [sum(column) for column in zip(*timed, strict=True)]
+    total = sum(sums)
+    ordered = sorted(zip(OpClass, sums, strict=True), key=lambda item: -item[1]) if total else []
+    return ", ".join(f"{op} {percent(ns / total)}" for op, ns in ordered if ns >= 0.01 * total)
 
 
 def _host(case: Case) -> Measurement:
@@ -55,7 +73,8 @@ def _host(case: Case) -> Measurement:
         )
         if lock is not None and lock.count:
             found += f"; {lock.count:.0f} lock takings timed by site"
-    return Measurement("host scheduling and lock", done, found, f"stallscope diagnose {case.address} --window 30s")
+    command = command_for(case, "host", f"stallscope diagnose {case.address} --window 30s")
+    return Measurement("host scheduling and lock", done, found, command)
 
 
 def _comparison(case: Case) -> Measurement:

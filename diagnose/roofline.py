@@ -64,9 +64,14 @@ class StepShape:
         )
 
     @classmethod
-    def from_record(cls, record: StepRecord) -> "StepShape":
-        """A record sums its chunks' pairs; the history of a single chunk follows from them, that of several does not."""
-        tokens, pairs = record.prefill_tokens + record.recomputed_tokens, record.prefill_attention_pairs
+    def from_record(cls, record: StepRecord) -> "StepShape | None":
+        """A record sums its chunks' pairs; the history of a single chunk follows from them, that of several does not.
+
+        None when the record lacks tokens, pairs or contexts.
+        """
+        tokens, pairs = record.prompt_tokens, record.prefill_attention_pairs
+        if tokens is None or pairs is None or record.decode_context_tokens is None:
+            return None
         context: int | None = None
         if tokens == 0:
             context = 0

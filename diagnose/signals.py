@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from diagnose.dialects.base import Usage
+from diagnose.kernel_profile import KernelProfile
 from diagnose.stats import Bounds, bucket_quantile
+from probes.host_profile import HostProfile
 from probes.records import StepRecord
 
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
@@ -16,27 +19,49 @@ COUNTERS = (
     "prefix_query_tokens",
     "prefix_hit_tokens",
     "preemptions",
+    "preempted_tokens",
     "evictions",
     "ghost_hits",
     "requests_finished",
-    "failures",
+    "steps",
+    "upstream_queue_seconds",
     "spec_draft_tokens",
     "spec_accepted_tokens",
     "transfer_failures",
+    "failures",
     "stall_prefill_seconds",
     "stall_host_seconds",
     "stall_lock_seconds",
     "stall_waiting_seconds",
+    "probe_errors",
+    "gpu_throttled_power_seconds",
+    "gpu_throttled_thermal_seconds",
+    "gpu_ecc_corrected",
+    "gpu_ecc_uncorrected",
+    "gpu_xid_errors",
+    "gpu_pcie_replays",
 )
 GAUGES = (
     "running",
     "waiting",
     "waiting_blocks",
     "waiting_sequences",
+    "waiting_capacity",
+    "swapped",
+    "waiting_upstream",
     "waiting_transfer",
+    "paused",
+    "pool_reserved",
+    "reserved_share",
+    "decode_context",
+    "accept_length",
     "blocks_active",
     "blocks_reclaimable",
     "blocks_free",
+    "pool_usage",
+    "pool_blocks",
+    "pool_tokens",
+    "block_size",
     "working_set_blocks",
     "device_memory_total",
     "device_memory_reserved",
@@ -45,6 +70,34 @@ GAUGES = (
     "bandwidth_ceiling",
     "flops_ceiling",
     "start_time",
+    *(
+        f"client_{metric}_{statistic}"
+        for metric in ("ttft", "itl", "tpot", "e2e")
+        for statistic in ("mean", "p50", "p99")
+    ),
+    "host_delay_share",
+    "host_gil_held_share",
+    "gpu_lost",
+    "gpu_busy",
+    "gpu_active",
+    "gpu_sm_active",
+    "gpu_tensor_active",
+    "gpu_dram_active",
+    "gpu_sm_clock",
+    "gpu_sm_clock_limit",
+    "gpu_memory_clock",
+    "gpu_throttle_hw_slowdown",
+    "gpu_throttle_hw_thermal",
+    "gpu_throttle_sw_thermal",
+    "gpu_throttle_power_brake",
+    "gpu_throttle_power_cap",
+    "gpu_power",
+    "gpu_power_limit",
+    "gpu_temperature",
+    "gpu_pcie_tx",
+    "gpu_pcie_rx",
+    "gpu_memory_used",
+    "gpu_last_xid",
 )
 HISTOGRAMS = (
     "inter_token_latency",
@@ -54,6 +107,7 @@ HISTOGRAMS = (
     "step_decode",
     "step_mixed",
     "step_prefill",
+    "step_recompute",
     "schedule",
     "lock_wait",
     "block_residency",
@@ -67,7 +121,11 @@ HISTOGRAMS = (
 class Counter:
     delta: float
     source: str
-    """The metric as found on the target."""
+    """The metric as found on the target, or the kind of log line."""
+    coverage: str = ""
+    """What exactly it counts, where that is not obvious."""
+    late: bool = False
+    """Booked later than it happened: no growth in a window proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +133,7 @@ class Gauge:
     values: tuple[float, ...]
     """In time order, one per scrape that had it."""
     source: str
+    coverage: str = ""
 
     @property
     def last(self) -> float:
@@ -98,6 +157,7 @@ class HistogramWindow:
     """Per bucket, not cumulative; the last one is beyond the last bound."""
     sum: float
     source: str
+    coverage: str = ""
 
     @property
     def count(self) -> float:
@@ -139,6 +199,15 @@ class Signals:
     """Model geometry and configuration, as the engine states them."""
     free_includes_reclaimable: bool | None = None
     """Whether the free count contains reclaimable blocks; None: unknown, so the two must not be added."""
+    usage: Usage | None = None
+    """What `pool_usage` counts; None: unknown, so that it shows nothing."""
+    pool_unit: str = "blocks"
+    sources: tuple[str, ...] = ()
+    """What each source was recognised as."""
+    notes: tuple[str, ...] = ()
+    """What limits this part of the evidence, for the report."""
+    advice: Mapping[str, str] = field(default_factory=dict)
+    """Topic -> how to get on this engine what is missing."""
     steps: tuple[StepRecord, ...] = ()
     steps_lost: int = 0
     steps_source: str = ""
@@ -148,8 +217,20 @@ class Signals:
     """How many engines the target stands for; None when nothing says so."""
     replicas: dict[str, "Signals"] = field(default_factory=dict)
     """The same window of each of several replicas, by its name."""
+    host: HostProfile | None = None
+    """What the server's threads did on their machine."""
+    is_traced: bool = False
+    """A profiler's trace is among the sources, complete or not."""
+    profiles: tuple[KernelProfile, ...] = ()
+    """Complete ones, by rank."""
     restarted: bool = False
     running_before_restart: float = 0.0
+
+    def coverage(self) -> dict[str, str]:
+        """Source -> what exactly it counts, for the sources that need the words."""
+        stated: list[Counter | Gauge | HistogramWindow] = [*self.counters.values(), *self.gauges.values()]
+        stated += self.histograms.values()
+        return {signal.source: signal.coverage for signal in stated if signal.coverage}
 
     def delta(self, name: str) -> float | None:
         counter = self.counters.get(name)
@@ -178,6 +259,9 @@ class Signals:
     @property
     def worked(self) -> bool | None:
         """Whether any token was computed in the window (counters, not gauges: a stale gauge can read busy)."""
-        moved = [self.delta(name) for name in ("tokens_decode", "tokens_prefill", "tokens_recompute")]
-        known = [delta for delta in moved if delta is not None]
-        return any(delta > 0 for delta in known) if known else None
+        names = ("tokens_decode", "tokens_prefill", "tokens_recompute", "steps")
+        counters = [counter for name in names if (counter := self.counters.get(name)) is not None]
+        if any(counter.delta > 0 for counter in counters):
+            return True
+        # A counter that is booked late may stand still while the engine works.
+        return False if any(not counter.late for counter in counters) else None

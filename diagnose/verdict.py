@@ -1,5 +1,6 @@
 """Verdicts are about hypotheses, never about a metric."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -37,6 +38,8 @@ class Evidence:
     """The metric, endpoint or log line it came from."""
     window: str = "incident"
     samples: int | None = None
+    coverage: str = ""
+    """What exactly the source counts, where that is not obvious."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Judgement:
 class Argument:
     """Collects evidence while a rule reasons."""
 
+    coverage: Mapping[str, str] = field(default_factory=dict)
+    """Source -> what exactly it counts: added to the evidence that rests on it."""
     evidence: list[Evidence] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
 
@@ -76,7 +81,8 @@ class Argument:
         window: str = "incident",
         samples: int | None = None,
     ) -> None:
-        self.evidence.append(Evidence(text, stance, value, unit, compared_with, source, window, samples))
+        covers = self.coverage.get(source, "")
+        self.evidence.append(Evidence(text, stance, value, unit, compared_with, source, window, samples, covers))
 
     def lacks(self, measurement: str, decides: str, command: str) -> None:
         self.missing.append(Missing(measurement, decides, command))

@@ -1,66 +1,71 @@
-"""From an observation to signals: counters and histograms become window deltas with resets detected."""
+"""From scrapes to signals through one dialect: counters and histograms become window deltas with resets detected."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import inf, isfinite
+from math import inf
 from typing import NamedTuple
 
-from diagnose.dialects.base import Dialect, Pick
-from diagnose.errors import NotEnough
-from diagnose.exposition import Exposition
-from diagnose.observation import Observation
+from diagnose.dialects.base import Alias, Dialect, Failures
+from diagnose.dialects.reading import SUM, buckets, cumulative, level, named, source
+from diagnose.dialects.view import PageView
 from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
+from probes.host_profile import HostProfile
 
 
-def build_signals(observation: Observation, dialect: Dialect) -> Signals:
-    """Raises NotEnough when there are fewer than two scrapes: a single one has no window.
-
-    A target that went away after its first answer needs no window: that it is gone is evidence enough.
-    """
-    gone = any(event.kind == "gone" for event in observation.events)
-    if len(observation.scrapes) < 2 and not observation.steps and not gone:
-        raise NotEnough(
-            f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
-            "Give a second file, a recording, or watch the live target"
-        )
-    pages = _mark_restarts([scrape.page for scrape in observation.scrapes], dialect)
+def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: float | None) -> Signals:
+    """What pages in time order say through a dialect. The growth over one page is not zero, it is unknown."""
+    pages = _mark_restarts(views, dialect)
     signals = Signals(
         dialect=dialect.name,
-        length_seconds=observation.length_seconds,
+        length_seconds=length_seconds,
         num_scrapes=len(pages),
         num_replicas=1 if pages else None,
         features_absent=dialect.features_absent,
         free_includes_reclaimable=dialect.free_includes_reclaimable,
-        steps=tuple(observation.steps),
-        steps_lost=observation.steps_lost,
-        steps_source=dialect.debug_steps_path or "",
+        usage=dialect.usage,
+        pool_unit=dialect.pool_unit,
+        advice=dialect.cannot,
     )
     if pages:
         _read_gauges(signals, pages, dialect)
         _read_info(signals, pages, dialect)
-    if len(pages) >= 2:  # the growth over one page is not zero, it is unknown
+    if len(pages) >= 2:
         _read_counters(signals, pages, dialect)
         _read_histograms(signals, pages, dialect)
         _detect_restart(signals)
     return signals
 
 
+def read_host(signals: Signals, host: HostProfile) -> None:
+    signals.host = host
+    source = f"host probe of process {host.pid}"
+    for name, share in (("host_delay_share", host.delay_share), ("host_gil_held_share", host.gil_held_share)):
+        if share is not None:
+            signals.gauges[name] = Gauge((share,), source)
+    if signals.length_seconds is None and not signals.num_scrapes:
+        signals.length_seconds = host.seconds
+
+
 class _Page(NamedTuple):
-    page: Exposition
+    view: PageView
     life: int
     """Counts up with every restart that the start time shows: counters of two lives do not join."""
 
 
-def _mark_restarts(pages: list[Exposition], dialect: Dialect) -> list[_Page]:
-    pick = dialect.gauges.get("start_time")
+def _views(pages: list[_Page]) -> list[PageView]:
+    return [page.view for page in pages]
+
+
+def _mark_restarts(views: Sequence[PageView], dialect: Dialect) -> list[_Page]:
+    aliases = dialect.gauges.get("start_time", ())
     marked: list[_Page] = []
     life, known = 0, None
-    for page in pages:
-        start = None if pick is None else _level(page, pick)
+    for view in views:
+        start = next((value for name in aliases if (value := level(view, name, dialect)) is not None), None)
         if start is not None:
             life += known is not None and abs(start - known) > _SAME_START_SECONDS
             known = start
-        marked.append(_Page(page, life))
+        marked.append(_Page(view, life))
     return marked
 
 
@@ -82,119 +87,120 @@ def _increase(values: Iterable[tuple[int, float | None]]) -> float | None:
 
 
 def _read_counters(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
-    for name, pick in dialect.counters.items():
-        increase = _increase((life, _cumulative(page, pick)) for page, life in pages)
+    for signal, aliases in dialect.counters.items():
+        name = named(_views(pages), aliases)
+        if name is None and signal == "preemptions" and all(view.is_sparse for view, _ in pages):
+            name = aliases[0]
+        if name is None:
+            continue
+        increase = _increase((life, cumulative(view, name, dialect)) for view, life in pages)
         if increase is not None:
-            signals.counters[name] = Counter(increase, str(pick))
-    if dialect.failures is not None:
-        _read_failures(signals, pages, dialect.failures)
+            signals.counters[signal] = Counter(increase, source(_views(pages), name), name.coverage, name.late)
+    for signal, reason in dialect.impossible.items():
+        signals.counters.setdefault(signal, Counter(0.0, reason))
+    _infer_preemptions(signals, pages, dialect)
+    for failures in dialect.failures:
+        _read_failures(signals, pages, failures)
 
 
-def _read_failures(signals: Signals, pages: list[_Page], metric: str) -> None:
-    if sum(_has_family(page, metric) for page, _ in pages) < 2:
+def _infer_preemptions(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
+    """Of a counter that lags: requests that stopped running, did not finish, and wait again were preempted."""
+    counter = signals.counters.get("preemptions")
+    tables = (dialect.gauges, dialect.gauges, dialect.counters)
+    names = [
+        named(_views(pages), table.get(signal, ()))
+        for table, signal in zip(tables, ("running", "waiting", "requests_finished"), strict=True)
+    ]
+    running, waiting, finished = names
+    if counter is None or not counter.late or running is None or waiting is None or finished is None:
         return
-    kinds = {dict(key).get("kind", "unknown") for page, _ in pages for key in page.samples.get(metric, ())}
-    for kind in sorted(kinds):
-        pick = Pick(metric, (("kind", kind),))
-        increase = _increase((life, _cumulative(page, pick)) for page, life in pages)
+    seen = 0.0
+    states = [
+        (life, level(view, running, dialect), level(view, waiting, dialect), cumulative(view, finished, dialect))
+        for view, life in pages
+    ]
+    for (life_before, *before), (life, *after) in pairwise(states):
+        if life == life_before and None not in before and None not in after:
+            ran, waited, ended = ((b or 0.0) - (a or 0.0) for b, a in zip(before, after, strict=True))
+            seen += max(0.0, min(ran + ended, -waited))
+    if seen > counter.delta:
+        origin = f"{source(_views(pages), running)}, {source(_views(pages), waiting)}"
+        text = (
+            "at least: so many requests stopped running without finishing, and wait again; the engine's own counter lags "
+            f"and says {counter.delta:.0f}"
+        )
+        signals.counters["preemptions"] = Counter(seen, origin, text)
+
+
+def _read_failures(signals: Signals, pages: list[_Page], failures: Failures) -> None:
+    metric = failures.metric
+    if sum(view.has(metric) for view, _ in pages) < 2:
+        return
+    seen = {dict(key).get(failures.label, "unknown") for view, _ in pages for key, _ in view.series(metric)}
+    kinds = {kind: kind for kind in seen} if failures.kinds is None else failures.kinds
+    for label in sorted(kinds):
+        name = Alias(metric, ((failures.label, label),))
+        increase = _increase((life, cumulative(view, name, None)) for view, life in pages)
         if increase is not None:
-            signals.failures[kind] = increase
-    signals.counters["failures"] = Counter(sum(signals.failures.values()), metric)
+            signals.failures[kinds[label]] = signals.failures.get(kinds[label], 0.0) + increase
+    own = pages[0].view.own_name(metric)
+    signals.counters["failures"] = Counter(sum(signals.failures.values()), own)
 
 
 def _read_info(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
-    if dialect.info is not None:
-        for page, _ in pages:
-            for key in page.samples.get(dialect.info, {}):
-                signals.info = dict(key)
+    info: dict[str, str] = {}
+    for metric, names in dialect.info.items():
+        for view, _ in pages:
+            for key, _ in view.series(metric):
+                chosen = {names[label]: value for label, value in key if label in names} if names else dict(key)
+                info |= {label: _WORDS.get(value, value) for label, value in chosen.items() if value != "None"}
+    signals.info = info
 
 
-def _has_family(page: Exposition, metric: str) -> bool:
-    """A declared family without samples says zero; an undeclared one says nothing."""
-    return metric in page.samples or metric in page.types
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) else None
-
-
-def _cumulative(page: Exposition, pick: Pick) -> float | None:
-    """A counter's value on one page. A label not there yet started from zero; NaN and Inf say nothing."""
-    value = page.value(pick.metric, **dict(pick.labels))
-    if value is None:
-        return 0.0 if _has_family(page, pick.metric) else None
-    return _finite(value)
+_WORDS = {"True": "true", "False": "false"}
 
 
 def _read_gauges(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
-    for name, pick in dialect.gauges.items():
-        values = [value for page, _ in pages if (value := _level(page, pick)) is not None]
+    for signal, aliases in dialect.gauges.items():
+        name = named(_views(pages), aliases)
+        if name is None:
+            continue
+        values = [value for view, _ in pages if (value := level(view, name, dialect)) is not None]
         if values:
-            signals.gauges[name] = Gauge(tuple(values), str(pick))
-
-
-def _level(page: Exposition, pick: Pick) -> float | None:
-    """A gauge's value on one page. A label that a declared family lacks counts nothing: zero."""
-    value = page.value(pick.metric, **dict(pick.labels))
-    if value is None:
-        return 0.0 if pick.labels and _has_family(page, pick.metric) else None
-    return _finite(value)
+            signals.gauges[signal] = Gauge(tuple(values), source(_views(pages), name), name.coverage)
 
 
 def _read_histograms(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
-    for name, pick in dialect.histograms.items():
-        window = _histogram(pages, pick)
-        if window is not None:
-            signals.histograms[name] = window
+    for signal, aliases in dialect.histograms.items():
+        for name in aliases:  # a histogram that is declared and empty gives way to the next name
+            window = _histogram(pages, name)
+            if window is not None:
+                signals.histograms[signal] = window
+                break
 
 
-def _histogram(pages: list[_Page], pick: Pick) -> HistogramWindow | None:
-    name = pick.metric + "_bucket"
-    family = [(page, life) for page, life in pages if name in page.samples or pick.metric in page.types]
-    buckets = [(life, found) for page, life in family if (found := _buckets(page, pick)) is not None]
-    filled = [found for _, found in buckets if found]
-    if len(buckets) < 2 or not filled:
+def _histogram(pages: list[_Page], name: Alias) -> HistogramWindow | None:
+    family = [(view, life) for view, life in pages if view.has(name.metric + "_bucket") or view.has(name.metric)]
+    series = [(life, found) for view, life in family if (found := buckets(view, name)) is not None]
+    filled = [found for _, found in series if found]
+    if len(series) < 2 or not filled:
         return None
     # A bucket that only some pages have cannot be followed; its samples count in the next one.
-    bounds = sorted(set.intersection(*(set(found) for found in filled)) - {_SUM})
+    bounds = sorted(set.intersection(*(set(found) for found in filled)) - {SUM})
     if not bounds or bounds[-1] != inf:
         return None
-    growth = dict.fromkeys([*bounds, _SUM], 0.0)
-    for (life_before, before), (life, after) in pairwise(buckets):
+    growth = dict.fromkeys([*bounds, SUM], 0.0)
+    for (life_before, before), (life, after) in pairwise(series):
         # One bucket that fell means that all of them began again.
         reset = life != life_before or any(after.get(key, 0.0) < before.get(key, 0.0) for key in growth)
         for key in growth:
             growth[key] += after.get(key, 0.0) - (0.0 if reset else before.get(key, 0.0))
     at_most = [growth[bound] for bound in bounds]
-    counts = [at_most[0], *(max(0.0, after - before) for before, after in pairwise(at_most))]
-    return HistogramWindow(tuple(bounds[:-1]), tuple(counts), growth[_SUM], str(pick))
-
-
-_SUM = -inf
-"""Key of the sum beside the buckets' bounds."""
-
-
-def _buckets(page: Exposition, pick: Pick) -> dict[float, float] | None:
-    """Cumulative counts by bound, and the sum; empty when no series carries the labels yet, None when a value is no number."""
-    buckets: dict[float, float] = {}
-    for key, value in page.samples.get(pick.metric + "_bucket", {}).items():
-        if all(pair in key for pair in pick.labels):
-            bound = _bound(dict(key).get("le", ""))
-            if bound is None or not isfinite(value):
-                return None
-            buckets[bound] = buckets.get(bound, 0.0) + value
-    total = page.value(pick.metric + "_sum", **dict(pick.labels)) if buckets else 0.0
-    if total is None or not isfinite(total):
-        return None
-    return {**buckets, _SUM: total} if buckets else {}
-
-
-def _bound(text: str) -> float | None:
-    try:
-        bound = float(text)
-    except ValueError:
-        return None
-    return bound if bound > -inf else None  # NaN is no bound either
+    counts = (at_most[0], *(max(0.0, after - before) for before, after in pairwise(at_most)))
+    view = next(view for view, _ in family)
+    origin = name.name_on(view.own_name(name.metric + "_bucket").removesuffix("_bucket"))
+    finite = tuple(bound * name.factor for bound in bounds[:-1])
+    return HistogramWindow(finite, counts, growth[SUM] * name.factor, origin, name.coverage)
 
 
 def _detect_restart(signals: Signals) -> None:

@@ -9,16 +9,14 @@ Every move is O(1) per block whatever the size of the pool. Eviction is metadata
 its bytes stay what they are until the new owner writes them.
 """
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Protocol
 
 from engine.config import check_bounds
 from engine.errors import InvariantViolation, OutOfBlocks
 from probes.records import BlockCensus
-
-EVICTION_AGES_KEPT = 1024
 
 
 class PoolObserver(Protocol):
@@ -42,7 +40,8 @@ class PoolObserver(Protocol):
 class BlockPool:
     """Block ids 0..num_blocks-1. Not thread-safe: its owner holds the lock.
 
-    `on_evict` is called with the id of each block whose content is given up, before the block gets a new owner.
+    `on_evict` is called with the ids of blocks whose content is given up, the least recently used first, before they get
+    a new owner.
     Counters only ever grow; readers take differences.
     """
 
@@ -50,7 +49,7 @@ class BlockPool:
         self,
         num_blocks: int,
         block_size: int,
-        on_evict: Callable[[int], None] | None = None,
+        on_evict: Callable[[Sequence[int]], None] | None = None,
         clock_ns: Callable[[], int] = perf_counter_ns,
         observer: PoolObserver | None = None,
     ) -> None:
@@ -62,8 +61,6 @@ class BlockPool:
         """Blocks handed out."""
         self.evictions = 0
         """Reclaimable blocks that were taken for something else; a reset is not an eviction."""
-        self.eviction_ages_ns: deque[int] = deque(maxlen=EVICTION_AGES_KEPT)
-        """How long the latest evicted blocks had been reclaimable; `evictions` tells a reader how many are new."""
         self._on_evict = on_evict
         self._observer = observer
         self._clock_ns = clock_ns
@@ -71,13 +68,19 @@ class BlockPool:
         self._cached = bytearray(num_blocks)
         # A stack, lowest id on top.
         self._free = list(range(num_blocks - 1, -1, -1))
-        # Block id -> when it became reclaimable; first in line is the next to be evicted.
-        self._reclaimable: OrderedDict[int, int] = OrderedDict()
+        # Reclaimable blocks are those that are cached and have no reference. They are linked by id, in a ring through one
+        # more place, the end: `_newer[end]` is the next to be evicted. Lists, since ids are dense: a dict of a large pool
+        # costs cache misses per block, and several of them when it keeps an order.
+        self._end = num_blocks
+        self._older = [0] * num_blocks + [self._end]
+        self._newer = [0] * num_blocks + [self._end]
+        self._released_ns = [0] * num_blocks
+        self._num_reclaimable = 0
 
     @property
     def num_available(self) -> int:
         """Free plus reclaimable blocks: what `allocate` can hand out."""
-        return len(self._free) + len(self._reclaimable)
+        return len(self._free) + self._num_reclaimable
 
     @property
     def num_cached(self) -> int:
@@ -85,7 +88,7 @@ class BlockPool:
         return self._cached.count(1)
 
     def census(self) -> BlockCensus:
-        reclaimable, free = len(self._reclaimable), len(self._free)
+        reclaimable, free = self._num_reclaimable, len(self._free)
         return BlockCensus(active=self.num_blocks - reclaimable - free, reclaimable=reclaimable, free=free)
 
     def ref_count(self, block_id: int) -> int:
@@ -106,9 +109,9 @@ class BlockPool:
             raise ValueError(f"cannot allocate {num_blocks} blocks")
         free = self._free
         num_evicted = num_blocks - len(free)
-        if num_evicted > len(self._reclaimable):
+        if num_evicted > self._num_reclaimable:
             raise OutOfBlocks(
-                f"{num_blocks} blocks asked for, {len(free)} free + {len(self._reclaimable)} reclaimable"
+                f"{num_blocks} blocks asked for, {len(free)} free + {self._num_reclaimable} reclaimable"
                 f" of {self.num_blocks}"
             )
         split = max(0, len(free) - num_blocks)
@@ -116,7 +119,7 @@ class BlockPool:
         del free[split:]
         blocks.reverse()
         if num_evicted > 0:
-            self._evict(num_evicted, blocks)
+            blocks += self._evict(num_evicted)
         ref_counts = self._ref_counts
         for block_id in blocks:
             ref_counts[block_id] = 1
@@ -125,18 +128,25 @@ class BlockPool:
 
     def touch(self, block_ids: Iterable[int]) -> None:
         """Adds a reference to blocks with valid content; reclaimable ones are active again, with nothing copied."""
-        ref_counts = self._ref_counts
+        ref_counts, cached = self._ref_counts, self._cached
+        older, newer = self._older, self._newer
         revived: list[int] = []
-        released: list[int] = []
-        for block_id in block_ids:
-            if ref_counts[block_id] == 0:
-                released_ns = self._reclaimable.pop(block_id, None)
-                if released_ns is None:
-                    raise ValueError(f"block {block_id} is free: it has no content to share")
-                revived.append(block_id)
-                released.append(released_ns)
-            ref_counts[block_id] += 1
+        try:
+            for block_id in block_ids:
+                count = ref_counts[block_id]
+                if count == 0:
+                    if not cached[block_id]:
+                        raise ValueError(f"block {block_id} is free: it has no content to share")
+                    before, after = older[block_id], newer[block_id]
+                    newer[before] = after
+                    older[after] = before
+                    revived.append(block_id)
+                ref_counts[block_id] = count + 1
+        finally:
+            self._num_reclaimable -= len(revived)
         if revived and self._observer is not None:
+            released_ns = self._released_ns
+            released = [released_ns[block_id] for block_id in revived]
             self._observer.revived(revived, released, self._clock_ns(), self.census().active - len(revived))
 
     def release(self, block_ids: Sequence[int]) -> None:
@@ -146,66 +156,91 @@ class BlockPool:
         for eviction before its head: a head without its tail still serves shorter prefixes, a tail without its head
         serves nothing.
         """
-        ref_counts, cached = self._ref_counts, self._cached
-        now = self._clock_ns()
+        ref_counts, cached, free = self._ref_counts, self._cached, self._free
         reclaimable: list[int] = []
-        for block_id in reversed(block_ids):
-            count = ref_counts[block_id] - 1
-            if count < 0:
-                raise ValueError(f"block {block_id} was released more often than it was taken")
-            ref_counts[block_id] = count
-            if count == 0:
-                if cached[block_id]:
-                    self._reclaimable[block_id] = now
-                    reclaimable.append(block_id)
-                else:
-                    self._free.append(block_id)
+        try:
+            for block_id in reversed(block_ids):
+                count = ref_counts[block_id] - 1
+                if count < 0:
+                    raise ValueError(f"block {block_id} was released more often than it was taken")
+                ref_counts[block_id] = count
+                if count == 0:
+                    (reclaimable if cached[block_id] else free).append(block_id)
+        finally:
+            self._line_up(reclaimable)
         if reclaimable and self._observer is not None:
             self._observer.reclaimable(reclaimable)
 
+    def _line_up(self, block_ids: list[int]) -> None:
+        """They come behind all that is reclaimable already, in this order."""
+        older, newer, released_ns, end = self._older, self._newer, self._released_ns, self._end
+        now = self._clock_ns()
+        newest = older[end]
+        for block_id in block_ids:
+            newer[newest], older[block_id] = block_id, newest
+            released_ns[block_id] = now
+            newest = block_id
+        newer[newest], older[end] = end, newest
+        self._num_reclaimable += len(block_ids)
+
     def mark_cached(self, block_ids: Iterable[int]) -> None:
         """Notes that the prefix index knows these active blocks, so that their content outlives their holders."""
+        ref_counts, cached = self._ref_counts, self._cached
         for block_id in block_ids:
-            if self._ref_counts[block_id] == 0:
+            if ref_counts[block_id] == 0:
                 raise ValueError(f"block {block_id} is not active: nothing in it can be newly cached")
-            self._cached[block_id] = 1
+            cached[block_id] = 1
 
     def drop_reclaimable(self) -> int:
         """Gives up the content of every reclaimable block; returns how many became free. Not counted as evictions."""
-        dropped: list[int] = []
-        self._forget(len(self._reclaimable), dropped)
+        dropped = self._forget(self._num_reclaimable)
         self._free += dropped
         if self._observer is not None:
             self._observer.dropped()
         return len(dropped)
 
-    def _evict(self, num_blocks: int, into: list[int]) -> None:
-        now = self._clock_ns()
-        ages = self.eviction_ages_ns
-        for released_ns in self._forget(num_blocks, into):
-            ages.append(now - released_ns)
+    def _evict(self, num_blocks: int) -> list[int]:
+        evicted = self._forget(num_blocks)
         self.evictions += num_blocks
         if self._observer is not None:
-            self._observer.evicted(into[-num_blocks:], now)
+            self._observer.evicted(evicted, self._clock_ns())
+        return evicted
 
-    def _forget(self, num_blocks: int, into: list[int]) -> list[int]:
-        reclaimable, cached, on_evict = self._reclaimable, self._cached, self._on_evict
-        released: list[int] = []
+    def _forget(self, num_blocks: int) -> list[int]:
+        """Takes the next ones to be evicted out of the bucket, their content given up."""
+        newer, cached, end = self._newer, self._cached, self._end
+        blocks: list[int] = []
+        block_id = newer[end]
         for _ in range(num_blocks):
-            block_id, released_ns = reclaimable.popitem(last=False)
+            blocks.append(block_id)
             cached[block_id] = 0
-            into.append(block_id)
-            released.append(released_ns)
-            if on_evict is not None:
-                on_evict(block_id)
-        return released
+            block_id = newer[block_id]
+        newer[end], self._older[block_id] = block_id, end
+        self._num_reclaimable -= num_blocks
+        if self._on_evict is not None and blocks:
+            self._on_evict(blocks)
+        return blocks
+
+    def _line(self) -> list[int]:
+        """The reclaimable blocks, the next to be evicted first."""
+        line: list[int] = []
+        block_id = self._newer[self._end]
+        while block_id != self._end and len(line) <= self.num_blocks:
+            line.append(block_id)
+            block_id = self._newer[block_id]
+        return line
 
     def check_invariants(self) -> None:
         """Counts everything again, O(num_blocks). Raises InvariantViolation with the numbers."""
-        free, reclaimable = set(self._free), self._reclaimable.keys()
+        line = self._line()
+        free, reclaimable = set(self._free), set(line)
         active = sum(count > 0 for count in self._ref_counts)
         if len(free) != len(self._free):
             raise InvariantViolation(f"{len(self._free) - len(free)} blocks are on the free list twice")
+        if not len(line) == len(reclaimable) == self._num_reclaimable:
+            raise InvariantViolation(f"{len(line)} blocks in line for eviction, {self._num_reclaimable} were counted")
+        if any(self._older[after] != before for before, after in pairwise([self._end, *line, self._end])):
+            raise InvariantViolation("the line for eviction reads differently backwards")
         if active + len(reclaimable) + len(free) != self.num_blocks:
             raise InvariantViolation(
                 f"active {active} + reclaimable {len(reclaimable)} + free {len(free)} != total {self.num_blocks}"

@@ -1,6 +1,6 @@
 """What becomes of cached blocks: how long they stay, how soon they are used again, and what is missed once it is gone."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from time import perf_counter_ns
 
@@ -10,9 +10,9 @@ from probes.catalog import BLOCK_AGE_BOUNDS_NS
 from probes.locks import Histogram
 from probes.snapshot import ReuseSnapshot
 
-GHOSTS_PER_BLOCK = 4
-MAX_GHOSTS = 1 << 17
-"""About 25 MB of digests. A larger pool has a shorter memory, in pools, not a larger one in bytes."""
+GHOSTS_PER_BLOCK = 2
+MAX_GHOSTS = 1 << 16
+"""Of a generation, of which there are two: up to 15 MB. A larger pool has a shorter memory, in pools, not a larger one."""
 
 
 class BlockReuse:
@@ -31,7 +31,7 @@ class BlockReuse:
         self.working_set = WorkingSet(num_blocks, clock_ns)
         self._ghosts = GhostList(min(GHOSTS_PER_BLOCK * num_blocks, MAX_GHOSTS))
         self._clock_ns = clock_ns
-        self._identity_of = [b""] * num_blocks
+        self._identity_of = [0] * num_blocks
         self._cached_ns = [0] * num_blocks
 
     def snapshot(self) -> ReuseSnapshot:
@@ -46,7 +46,7 @@ class BlockReuse:
 
     # From the prefix binding.
 
-    def cached(self, block_ids: Sequence[int], identities: Sequence[bytes]) -> None:
+    def cached(self, block_ids: Sequence[int], identities: Sequence[int]) -> None:
         """The prefix index finds this content in these blocks from now on."""
         now_ns = self._clock_ns()
         identity_of, cached_ns = self._identity_of, self._cached_ns
@@ -54,17 +54,17 @@ class BlockReuse:
             identity_of[block_id] = identity
             cached_ns[block_id] = now_ns
         # It may have come back without having been asked for, as the output of another request.
-        self._ghosts.discard(identities)
+        self._ghosts.take(identities)
         self.working_set.forget(identities)
 
-    def missed(self, identities: Sequence[bytes], in_use: int) -> int:
+    def missed(self, identities: Sequence[int], in_use: int) -> int:
         """A request that starts did not find these; returns how many were here and were evicted: the ghost hits."""
         # The working set remembers further back than the ghost list.
         self.working_set.asked(identities, in_use)
         evicted_ns = self._ghosts.take(identities)
         if evicted_ns:
             now_ns = self._clock_ns()
-            _observe_runs(self.ghost_age, [now_ns - evicted for evicted in evicted_ns])
+            _observe_ages(self.ghost_age, evicted_ns, now_ns)
         return len(evicted_ns)
 
     # From the pool.
@@ -74,13 +74,13 @@ class BlockReuse:
         self.working_set.used([identity_of[block_id] for block_id in block_ids])
 
     def revived(self, block_ids: Sequence[int], released_ns: Sequence[int], now_ns: int, in_use: int) -> None:
-        _observe_runs(self.reuse, [now_ns - released for released in released_ns])
+        _observe_ages(self.reuse, released_ns, now_ns)
         identity_of = self._identity_of
         self.working_set.asked([identity_of[block_id] for block_id in block_ids], in_use)
 
     def evicted(self, block_ids: Sequence[int], now_ns: int) -> None:
         cached_ns, identity_of = self._cached_ns, self._identity_of
-        _observe_runs(self.residency, [now_ns - cached_ns[block_id] for block_id in block_ids])
+        _observe_ages(self.residency, [cached_ns[block_id] for block_id in block_ids], now_ns)
         self._ghosts.add([identity_of[block_id] for block_id in block_ids], now_ns)
 
     def dropped(self) -> None:
@@ -88,7 +88,10 @@ class BlockReuse:
         self.working_set.clear()
 
 
-def _observe_runs(histogram: Histogram, values_ns: Iterable[int]) -> None:
+def _observe_ages(histogram: Histogram, since_ns: Sequence[int], now_ns: int) -> None:
     """Blocks of one chain mostly share their stamps, and equal neighbours cost one observation."""
-    for value_ns, run in groupby(values_ns):
-        histogram.observe(value_ns, len(list(run)))
+    if since_ns.count(since_ns[0]) == len(since_ns):
+        histogram.observe(now_ns - since_ns[0], len(since_ns))
+        return
+    for since, run in groupby(since_ns):
+        histogram.observe(now_ns - since, len(list(run)))

@@ -1,46 +1,47 @@
 """Identities of blocks whose content was given up a while ago: a request for one of them is a hit that came too late."""
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from engine.config import check_bounds
 
 
 class GhostList:
-    """The newest `capacity` evictions. Holds digests and times, never KV; every operation is O(1).
+    """The newest evictions: all of the latest `generation`, and at most twice as many.
 
-    What has fallen off the end counts as new content when it is asked for again, so that the count of ghost hits is a
-    lower bound: it misses what comes back after more than `capacity` further evictions.
+    Holds 64-bit identities and times, never KV. When the young generation is full it becomes the old one, and what was
+    old is forgotten: nothing is looked up for being forgotten, which would cost more than the eviction itself.
+
+    What is forgotten counts as new content when it is asked for again, so that the count of ghost hits is a lower bound.
     """
 
-    def __init__(self, capacity: int) -> None:
-        check_bounds("capacity", capacity)
-        self.capacity = capacity
-        self._evicted_ns: OrderedDict[bytes, int] = OrderedDict()
+    def __init__(self, generation: int) -> None:
+        check_bounds("generation", generation)
+        self.generation = generation
+        # Identity -> when it was evicted, ns.
+        self._young: dict[int, int] = {}
+        self._old: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._evicted_ns)
+        return len(self._young) + len(self._old)
 
-    def add(self, identities: Iterable[bytes], now_ns: int) -> None:
+    def add(self, identities: Sequence[int], now_ns: int) -> None:
         """Evicted now, in this order. None of them is on the list: content leaves it when it is cached again."""
-        ghosts = self._evicted_ns
-        for identity in identities:
-            ghosts[identity] = now_ns
-        for _ in range(len(ghosts) - self.capacity):
-            ghosts.popitem(last=False)
+        while identities:
+            if len(self._young) >= self.generation:
+                self._young, self._old = {}, self._young
+            room = self.generation - len(self._young)
+            young = self._young
+            for identity in identities[:room]:
+                young[identity] = now_ns
+            identities = identities[room:]
 
-    def take(self, identities: Iterable[bytes]) -> list[int]:
-        """When those that are remembered were evicted, ns. They are ghosts no longer."""
-        if not self._evicted_ns:
-            return []
-        pop = self._evicted_ns.pop
-        return [evicted for identity in identities if (evicted := pop(identity, None)) is not None]
-
-    def discard(self, identities: Iterable[bytes]) -> None:
-        """They are cached again, without having been asked for."""
-        if self._evicted_ns:
-            for identity in identities:
-                self._evicted_ns.pop(identity, None)
+    def take(self, identities: Sequence[int]) -> list[int]:
+        """When those that are remembered were evicted, ns, the latest ones first. They are ghosts no longer."""
+        taken: list[int] = []
+        for ghosts in (self._young, self._old):
+            if not ghosts.keys().isdisjoint(identities):
+                taken += [evicted for identity in identities if (evicted := ghosts.pop(identity, None)) is not None]
+        return taken
 
     def clear(self) -> None:
-        self._evicted_ns.clear()
+        self._young, self._old = {}, {}

@@ -52,6 +52,8 @@ class PrefixBinding:
         self._reuse = reuse
         self._block_size = pool.block_size
         self._keys: dict[str, PrefixKey] = {}
+        self._newly_cached: list[int] = []
+        self._newly_cached_identities: list[int] = []
 
     def plan(self, request: Request, available: int, use_cache: bool) -> PrefixPlan | None:
         """How a waiting request would start; None when the whole rest of it does not fit into `available` blocks."""
@@ -84,27 +86,35 @@ class PrefixBinding:
             step.copies.append(BlockCopy(plan.copy_source, request.block_ids[-1], copied))
 
     def index_full_blocks(self, request: Request) -> None:
-        """Offers a request's newly full blocks to the index. Only for blocks whose KV has really been computed."""
+        """Offers a request's newly full blocks to the index. Only for blocks whose KV has really been computed.
+
+        `note_cached` follows, once for all requests of a step, before any of them gives blocks back.
+        """
         full = request.num_computed_tokens // self._block_size
         key = self._key(request, full)
         first = request.num_hashed_blocks
         indexed = self.index.insert(key, request.block_ids, first, full)
         self._pool.mark_cached(indexed)
         if self._reuse is not None and indexed:
-            self._note_cached(indexed, request.block_ids, self.index.identities(key), full)
+            self._newly_cached += indexed
+            self._newly_cached_identities += self._identities_of(indexed, request, key, full)
         if self.index.adopts_twins and len(indexed) < full - first and self.index.is_current(key):
             self._adopt(request, self.index.match(key), first, full)
         request.num_hashed_blocks = full
 
-    def _note_cached(self, cached: list[int], block_ids: list[int], identities: Sequence[bytes], end: int) -> None:
-        assert self._reuse is not None
-        start = end - len(cached)
-        if cached == block_ids[start:end]:  # mostly it is the newest ones
-            found = identities[start:end]
-        else:
-            identity_of = dict(zip(block_ids[:end], identities, strict=False))
-            found = [identity_of[block_id] for block_id in cached]
-        self._reuse.cached(cached, found)
+    def note_cached(self) -> None:
+        """Tells the reuse statistics what was indexed since the last call."""
+        if self._reuse is not None and self._newly_cached:
+            self._reuse.cached(self._newly_cached, self._newly_cached_identities)
+            self._newly_cached, self._newly_cached_identities = [], []
+
+    def _identities_of(self, indexed: list[int], request: Request, key: PrefixKey, end: int) -> Sequence[int]:
+        identities, block_ids = self.index.identities(key), request.block_ids
+        start = end - len(indexed)
+        if indexed == block_ids[start:end]:  # mostly it is the newest ones
+            return identities[start:end]
+        identity_of = dict(zip(block_ids[:end], identities, strict=False))
+        return [identity_of[block_id] for block_id in indexed]
 
     def ghost_hits(self, request: Request, num_found: int) -> int:
         """Blocks of a request that starts, beyond the `num_found` it shares, that were evicted not long ago."""

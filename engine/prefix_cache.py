@@ -1,8 +1,8 @@
 """Which blocks hold the KV of which token prefix, and whose KV it may be.
 
-A prefix is found by a chain of digests, one per full block, each over its parent's digest, the scope and the block's
-tokens. The digest only finds the candidate: tokens and ancestry are compared exactly, so a collision costs a hit and
-never truth. Whole blocks only: a policy that suits paged allocation, not a limit of hashing.
+Each full block has a digest over its parent's digest, the scope and its tokens, and is found by these three. What a
+digest stands for is compared exactly as well, so a collision costs a hit and never truth. Whole blocks only: a policy
+that suits paged allocation, not a limit of hashing.
 """
 
 import json
@@ -18,6 +18,7 @@ from engine.config import check_bounds
 from engine.errors import InvariantViolation
 
 MAX_TOKEN_ID = 2**32 - 1
+TOKEN_BYTES = 4
 HashFunction = Callable[[bytes], bytes]
 
 
@@ -32,7 +33,7 @@ def siphash64_digest(preimage: bytes) -> bytes:
 
 HASH_FUNCTIONS: dict[str, HashFunction] = {"sha256": sha256_digest, "siphash64": siphash64_digest}
 """Digests of 256 bits nobody can make collide, also between processes; those of 64 bits cost less, and a collision,
-one in billions of blocks, costs the later of the two prefixes its hits. Wrong KV is never reused under either."""
+one in billions of blocks, costs the later of two prefixes its hits past that block. Wrong KV is never reused under either."""
 
 
 def length_prefixed(*parts: bytes) -> bytes:
@@ -89,17 +90,28 @@ def explain_miss(ours: CacheScope, theirs: CacheScope) -> tuple[str, ...]:
 
 
 class _Node:
-    """A prefix that ends with one full block. Lives as long as a block holds it or a longer prefix needs it."""
+    """A cached block and the prefix that it ends."""
 
-    __slots__ = ("block_id", "digest", "num_children", "origin", "parent", "tokens")
+    __slots__ = ("block_id", "origin", "parent", "preimage")
 
-    def __init__(self, digest: bytes, tokens: bytes, parent: "_Node | None", origin: tuple[bytes, str]) -> None:
-        self.digest = digest
-        self.tokens = tokens
+    def __init__(self, preimage: bytes, parent: "_Node | None", origin: tuple[bytes, str], block_id: int) -> None:
+        self.preimage = preimage
         self.parent = parent
         self.origin = origin
-        self.block_id: int | None = None
-        self.num_children = 0
+        self.block_id = block_id
+
+    def follows(self, parent: "_Node | None") -> bool:
+        """Whether it goes on from the prefix of `parent`, whose digest it was made from. Exact, as digests may collide.
+
+        Its parent may have been evicted and cached again since, as another node: then all that leads to them is compared.
+        """
+        ours, theirs = self.parent, parent
+        while ours is not theirs:
+            if ours is None or theirs is None or (ours.preimage, ours.origin) != (theirs.preimage, theirs.origin):
+                return False
+            ours, theirs = ours.parent, theirs.parent
+        self.parent = parent
+        return True
 
 
 class PrefixKey(Protocol):
@@ -121,21 +133,24 @@ class PartialBlock(NamedTuple):
 
 
 class HashKey:
-    """What the full blocks of a sequence hash to, and where the chain of nodes stands."""
+    """What the full blocks of a sequence are hashed from, and where the chain of nodes stands."""
 
-    __slots__ = ("chunks", "digests", "generation", "nodes", "origin", "root")
+    __slots__ = ("digest", "generation", "identities", "nodes", "origin", "preimages", "scope")
 
-    def __init__(self, generation: int, origin: tuple[bytes, str], root: bytes) -> None:
+    def __init__(self, generation: int, origin: tuple[bytes, str], digest: bytes) -> None:
         self.generation = generation
         self.origin = origin
-        self.root = root
-        self.digests: list[bytes] = []
-        self.chunks: list[bytes] = []
+        self.scope = length_prefixed(origin[0])
+        self.digest = digest
+        """Of the latest block; of the origin when there is none."""
+        self.preimages: list[bytes] = []
         self.nodes: list[_Node] = []
+        self.identities: list[int] = []
+        """Of the leading blocks for which they were asked."""
 
     def __len__(self) -> int:
         """Full blocks hashed so far."""
-        return len(self.digests)
+        return len(self.preimages)
 
 
 class PrefixIndex(Protocol[Key]):
@@ -188,16 +203,19 @@ class PrefixIndex(Protocol[Key]):
         """
         ...
 
-    def identities(self, key: Key) -> Sequence[bytes]:
-        """One digest per full block of the key, equal if and only if the prefixes are; it outlives the cached content."""
+    def identities(self, key: Key) -> Sequence[int]:
+        """64 bits per full block of the key, the same for the same prefix; they outlive the cached content.
+
+        For statistics only, and made only when asked for: nothing is found by them. Uniformly distributed, signed.
+        """
         ...
 
     def fork(self, key: Key, num_blocks: int) -> Key:
         """A memo of its own for a sequence that shares the first `num_blocks` full blocks, and the scope they are of."""
         ...
 
-    def forget(self, block_id: int) -> None:
-        """Unlinks a block; one that is not indexed is left alone."""
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """Unlinks blocks, in this order; those that are not indexed are left alone."""
         ...
 
     def set_scope(self, scope: CacheScope) -> None: ...
@@ -219,14 +237,16 @@ class HashChainIndex:
         check_bounds("block_size", block_size)
         self.block_size = block_size
         self._hash = hash_function
+        # By preimage: finding one compares the parent's digest, the scope and the tokens.
         self._nodes: dict[bytes, _Node] = {}
-        self._node_of: dict[int, _Node] = {}
+        # By block id. A list, since ids are dense and a dict of a large pool costs a cache miss per block.
+        self._node_of: list[_Node | None] = []
         self._generation = 0
         self.set_scope(scope)
 
     @property
     def num_blocks(self) -> int:
-        return len(self._node_of)
+        return len(self._nodes)
 
     @property
     def scope(self) -> CacheScope:
@@ -238,9 +258,8 @@ class HashChainIndex:
         self._generation += 1
 
     def start(self, salt: str = "") -> HashKey:
-        # surrogatepass: a salt from JSON may hold a lone surrogate, and must still be told from any other.
-        parts = length_prefixed(self._scope_digest, salt.encode("utf-8", "surrogatepass"))
-        return HashKey(self._generation, (self._scope_digest, salt), self._hash(parts))
+        origin = (self._scope_digest, salt)
+        return HashKey(self._generation, origin, self._origin_digest(origin))
 
     def is_current(self, key: HashKey) -> bool:
         return key.generation == self._generation
@@ -248,35 +267,36 @@ class HashChainIndex:
     def extend(self, key: HashKey, tokens: Sequence[int]) -> None:
         if len(tokens) % self.block_size:
             raise ValueError(f"{len(tokens)} tokens are not full blocks of {self.block_size}")
-        packed = pack_tokens(tokens)
-        width = 4 * self.block_size
-        chunks = [packed[i : i + width] for i in range(0, len(packed), width)]
+        width = TOKEN_BYTES * self.block_size
+        chunks = struct.iter_unpack(f"{width}s", pack_tokens(tokens))
         # The preimage is length_prefixed(parent, scope, tokens), with the parts that never change put together once.
-        hash_function, append = self._hash, key.digests.append
-        middle = length_prefixed(key.origin[0]) + struct.pack("<I", width)
-        parent = key.digests[-1] if key.digests else key.root
-        head = struct.pack("<I", len(parent))
-        for chunk in chunks:
-            parent = hash_function(head + parent + middle + chunk)
-            append(parent)
-        key.chunks += chunks
+        hash_function, append, digest = self._hash, key.preimages.append, key.digest
+        head, middle = struct.pack("<I", len(digest)), key.scope + struct.pack("<I", width)
+        if hash_function is sha256_digest:  # the usual one, without a call of ours per block
+            for (chunk,) in chunks:
+                preimage = head + digest + middle + chunk
+                append(preimage)
+                digest = sha256(preimage).digest()
+        else:
+            for (chunk,) in chunks:
+                preimage = head + digest + middle + chunk
+                append(preimage)
+                digest = hash_function(preimage)
+        key.digest = digest
 
     def match(self, key: HashKey) -> list[int]:
-        blocks: list[int] = []
         matched: list[_Node] = []
         key.nodes = matched
-        nodes = self._nodes
+        append = matched.append
         parent: _Node | None = None
-        for digest, chunk in zip(key.digests, key.chunks, strict=True):
-            node = nodes.get(digest)
-            if node is None or node.parent is not parent or node.tokens != chunk or node.block_id is None:
+        for node in map(self._nodes.get, key.preimages):
+            if node is None or (node.parent is not parent and not node.follows(parent)):
                 break
-            if parent is None and node.origin != key.origin:
-                break
-            blocks.append(node.block_id)
-            matched.append(node)
+            append(node)
             parent = node
-        return blocks
+        if matched and matched[0].origin != key.origin:
+            matched.clear()
+        return [node.block_id for node in matched]
 
     def match_partial(self, key: HashKey, hit: Sequence[int], tokens: Sequence[int]) -> PartialBlock | None:
         """None: a digest says nothing about a part of its block."""
@@ -290,43 +310,38 @@ class HashChainIndex:
     def insert(self, key: HashKey, block_ids: Sequence[int], first_block: int, end_block: int) -> list[int]:
         if not self.is_current(key) or first_block > len(key.nodes):
             return []
-        del key.nodes[first_block:]
-        # A twin's block may have been evicted, and its node dropped, since this sequence went past it: its own copy of
-        # that content takes the place, or the blocks that follow could never be found.
-        while key.nodes and self._nodes.get(key.nodes[-1].digest) is not key.nodes[-1]:
-            key.nodes.pop()
-        indexed: list[int] = []
-        for i in range(len(key.nodes), end_block):
-            node = self._node_for(key, i)
+        nodes, matched, origin = self._nodes, key.nodes, key.origin
+        del matched[first_block:]
+        # A twin's block may have been evicted since this sequence went past it: its own copy of that content takes the
+        # place, or the blocks that follow could never be found.
+        while matched and nodes.get(matched[-1].preimage) is not matched[-1]:
+            matched.pop()
+        node_of, indexed = self._node_of, list[int]()
+        node_of += [None] * (max(block_ids[len(matched) : end_block], default=-1) + 1 - len(node_of))
+        parent = matched[-1] if matched else None
+        for i in range(len(matched), end_block):
+            preimage, block_id = key.preimages[i], block_ids[i]
+            node = nodes.get(preimage)
             if node is None:
-                break
-            key.nodes.append(node)
-            if node.block_id is None:
-                node.block_id = block_ids[i]
-                self._node_of[block_ids[i]] = node
-                indexed.append(block_ids[i])
+                nodes[preimage] = node_of[block_id] = node = _Node(preimage, parent, origin, block_id)
+                indexed.append(block_id)
+            elif node.origin != origin or not node.follows(parent):
+                break  # another prefix has the same digest
+            matched.append(node)
+            parent = node
         return indexed
 
-    def _node_for(self, key: HashKey, i: int) -> _Node | None:
-        """The node of the key's block i, made if need be; None when another prefix has the same digest."""
-        digest, chunk = key.digests[i], key.chunks[i]
-        parent = key.nodes[-1] if i else None
-        node = self._nodes.get(digest)
-        if node is None:
-            node = self._nodes[digest] = _Node(digest, chunk, parent, key.origin)
-            if parent is not None:
-                parent.num_children += 1
-            return node
-        same = node.parent is parent and node.tokens == chunk and node.origin == key.origin
-        return node if same else None
-
-    def identities(self, key: HashKey) -> Sequence[bytes]:
-        return key.digests
+    def identities(self, key: HashKey) -> Sequence[int]:
+        known = key.identities
+        if len(known) < len(key.preimages):
+            known += map(hash, key.preimages[len(known) :])
+        return known
 
     def fork(self, key: HashKey, num_blocks: int) -> HashKey:
-        twin = HashKey(key.generation, key.origin, key.root)
-        twin.digests, twin.chunks = key.digests[:num_blocks], key.chunks[:num_blocks]
-        twin.nodes = key.nodes[:num_blocks]
+        preimages = key.preimages[:num_blocks]
+        digest = self._hash(preimages[-1]) if preimages else self._origin_digest(key.origin)
+        twin = HashKey(key.generation, key.origin, digest)
+        twin.preimages, twin.nodes, twin.identities = preimages, key.nodes[:num_blocks], key.identities[:num_blocks]
         return twin
 
     def insert_sequence(self, tokens: Sequence[int], block_ids: Sequence[int], salt: str = "") -> list[int]:
@@ -335,22 +350,25 @@ class HashChainIndex:
         self.extend(key, tokens[: len(tokens) // self.block_size * self.block_size])
         return self.insert(key, block_ids, 0, len(key))
 
-    def forget(self, block_id: int) -> None:
-        """Unlinks a block; one that is not indexed is left alone. Prefixes that only led to it go with it."""
-        node = self._node_of.pop(block_id, None)
-        if node is None:
-            return
-        node.block_id = None
-        while node is not None and node.block_id is None and node.num_children == 0:
-            del self._nodes[node.digest]
-            node = node.parent
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """Unlinks blocks; those that are not indexed are left alone. What leads to others stays known to those only."""
+        nodes, node_of = self._nodes, self._node_of
+        size = len(node_of)
+        for block_id in block_ids:
+            node = node_of[block_id] if block_id < size else None
             if node is not None:
-                node.num_children -= 1
+                del nodes[node.preimage]
+                node_of[block_id] = None
 
     def check_invariants(self) -> None:
-        held = sum(node.block_id is not None for node in self._nodes.values())
-        if held != len(self._node_of):
-            raise InvariantViolation(f"{held} nodes hold a block, but {len(self._node_of)} blocks are indexed")
-        for block_id, node in self._node_of.items():
-            if node.block_id != block_id or self._nodes.get(node.digest) is not node:
+        filed = sum(node is not None for node in self._node_of)
+        if len(self._nodes) != filed:
+            raise InvariantViolation(f"{len(self._nodes)} prefixes can be found, but {filed} blocks are filed")
+        for block_id, node in enumerate(self._node_of):
+            if node is not None and (node.block_id != block_id or self._nodes.get(node.preimage) is not node):
                 raise InvariantViolation(f"block {block_id} leads to a node that is not its own")
+
+    def _origin_digest(self, origin: tuple[bytes, str]) -> bytes:
+        scope_digest, salt = origin
+        # surrogatepass: a salt from JSON may hold a lone surrogate, and must still be told from any other.
+        return self._hash(length_prefixed(scope_digest, salt.encode("utf-8", "surrogatepass")))

@@ -14,17 +14,17 @@ paths tail first, and a hit takes and gives back the whole path: the pool's LRU 
 all that it leads to, and its next victim is always the end of a leaf that nobody holds.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from engine.config import check_bounds
 from engine.errors import InvariantViolation
-from engine.prefix_cache import CacheScope, PartialBlock, length_prefixed, pack_tokens, siphash64_digest
+from engine.prefix_cache import TOKEN_BYTES, CacheScope, PartialBlock, pack_tokens
 
 Namespace = tuple[bytes, str]
 """Scope digest and salt, told apart by type and place: nothing is ever concatenated."""
 
-TOKEN_BYTES = 4
 CHILDREN_TRIED = 8
 """Children, the latest first, that are looked at for a partial match: a bound, as a node may have thousands."""
 
@@ -70,7 +70,7 @@ class RadixKey:
         self.namespace = namespace
         self.num_blocks = 0
         self.tokens = bytearray()
-        self.identities: list[bytes] = []
+        self.identities: list[int] = []
         """Of the leading blocks for which they were asked."""
 
     def __len__(self) -> int:
@@ -183,19 +183,12 @@ class RadixIndex:
         key = self._key_of(tokens, salt)
         return self.insert(key, block_ids, 0, len(key))
 
-    def identities(self, key: RadixKey) -> Sequence[bytes]:
-        """One digest per full block of the key, the same for the same prefix; it outlives the cached content.
-
-        For statistics only, and made only when asked for: nothing is found by them.
-        """
-        known, width = key.identities, self._width
+    def identities(self, key: RadixKey) -> Sequence[int]:
+        known = key.identities
         if len(known) < key.num_blocks:
-            scope_digest, salt = key.namespace
-            root = length_prefixed(scope_digest, salt.encode("utf-8", "surrogatepass"))
-            last = known[-1] if known else siphash64_digest(root)
-            for at in range(len(known) * width, len(key.tokens), width):
-                last = siphash64_digest(last + key.tokens[at : at + width])
-                known.append(last)
+            last = known[-1] if known else hash(key.namespace)
+            rest = memoryview(key.tokens)[len(known) * self._width :]
+            known += [last := hash((last, block)) for (block,) in struct.iter_unpack(f"{self._width}s", rest)]
         return known
 
     def fork(self, key: RadixKey, num_blocks: int) -> RadixKey:
@@ -206,22 +199,29 @@ class RadixIndex:
         twin.identities = key.identities[:num_blocks]
         return twin
 
-    def forget(self, block_id: int) -> None:
-        """Takes the last block off a leaf. Raises ValueError for one that others come after: they would be lost."""
-        node = self._node_holding(block_id)
-        if node is None:
-            return
-        if node.children or node.blocks[-1] != block_id:
-            raise ValueError(f"block {block_id} leads to other cached blocks, which have to go first")
-        self._node_of[block_id] = None
-        self._num_blocks -= 1
-        node.blocks.pop()
-        if node.blocks:
-            del node.tokens[-self._width :]
-        elif node.parent is not None:
-            del node.parent.children[bytes(node.tokens)]
-            if isinstance(node.parent, RadixRoot) and not node.parent.children:
-                del self._roots[node.parent.namespace]
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """Takes blocks off the ends of leaves. Raises ValueError for one that others come after: they would be lost."""
+        node_of = self._node_of
+        at = 0
+        while at < len(block_ids):
+            node = self._node_holding(block_ids[at])
+            if node is None:
+                at += 1
+                continue
+            blocks = node.blocks
+            if node.children or blocks[-1] != block_ids[at]:
+                raise ValueError(f"block {block_ids[at]} leads to other cached blocks, which have to go first")
+            first = at
+            while blocks and at < len(block_ids) and blocks[-1] == block_ids[at]:
+                node_of[blocks.pop()] = None
+                at += 1
+            self._num_blocks -= at - first
+            if blocks:
+                del node.tokens[len(blocks) * self._width :]
+            elif node.parent is not None:
+                del node.parent.children[bytes(node.tokens[: self._width])]
+                if isinstance(node.parent, RadixRoot) and not node.parent.children:
+                    del self._roots[node.parent.namespace]
 
     def nodes(self) -> Iterator[RadixNode]:
         """Every node with blocks, parents before their children."""

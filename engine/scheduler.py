@@ -234,6 +234,7 @@ class Scheduler:
             if request.first_token_ns is None:
                 request.first_token_ns = now_ns
             emitted.append(request)
+        self._prefixes.note_cached()
         return emitted
 
     def _fork(self, leader: Request) -> None:

@@ -33,10 +33,10 @@ def demand_class(demand: int) -> int:
 
 
 class WorkingSet:
-    """An LRU stack over block identities, which are digests: uniformly distributed bytes.
+    """An LRU stack over block identities: uniformly distributed, signed integers of 64 bits.
 
     Exact for pools of up to MAX_TRACKED / DEPTH_IN_POOLS (2,048) blocks. For larger ones it remembers those identities
-    whose digest is below a threshold, a fixed share R of all (spatial sampling, as in SHARDS): a demand of D blocks then
+    that lie below a threshold, a fixed share R of all (spatial sampling, as in SHARDS): a demand of D blocks then
     has a standard error of sqrt((1 - R) / (R * D)) of itself, which is at most 2.3 % where it matters, at D >= the pool.
     Demands from 128 on are kept in classes 1/64 wide and reported by their upper end. What comes back after DEPTH_IN_POOLS
     pools of other blocks counts as new.
@@ -56,7 +56,7 @@ class WorkingSet:
         depth = DEPTH_IN_POOLS * num_blocks
         self.sampling_rate = min(1.0, max_tracked / depth)
         self._tracked = min(depth, max_tracked)
-        self._threshold = min(2**64 - 1, round(self.sampling_rate * 2**64)).to_bytes(8, "big")
+        self._threshold = round(self.sampling_rate * 2**64) - 2**63
         self.window_seconds = window_seconds
         self._clock_ns = clock_ns
         self._slice_ns = max(1, round(window_seconds * 1e9 / _SLICES))
@@ -64,14 +64,13 @@ class WorkingSet:
         self._uses = 0
         # Identity -> number of its latest use, oldest first; the same numbers, ascending, for counting how many are newer.
         # Numbers of forgotten identities may linger at the old end, where they change no count.
-        self._number_of: OrderedDict[bytes, int] = OrderedDict()
+        self._number_of: OrderedDict[int, int] = OrderedDict()
         self._numbers: list[int] = []
 
-    def used(self, identities: Iterable[bytes]) -> None:
+    def used(self, identities: Iterable[int]) -> None:
         """These have just gone out of use, the first of them being the next to be evicted."""
         number_of, numbers = self._number_of, self._numbers
         if self.sampling_rate < 1.0:
-            # Bytes compare as fractions of 1 do: the share R of all digests is below the threshold.
             threshold = self._threshold
             identities = [identity for identity in identities if identity < threshold]
         for identity in identities:
@@ -85,15 +84,17 @@ class WorkingSet:
         if len(numbers) > 2 * self._tracked:
             del numbers[: len(numbers) - len(number_of)]
 
-    def asked(self, identities: Sequence[bytes], in_use: int) -> None:
+    def asked(self, identities: Sequence[int], in_use: int) -> None:
         """A request asks for these, in the order of its prefix, while `in_use` blocks are in use; they now are, too."""
-        pop, threshold, is_sample = self._number_of.pop, self._threshold, self.sampling_rate < 1.0
+        pop = self._number_of.pop
+        asked: Iterable[tuple[int, int]] = enumerate(identities)
+        if self.sampling_rate < 1.0:
+            threshold = self._threshold
+            asked = [(position, identity) for position, identity in asked if identity < threshold]
         # What went out of use in one go, tail first, has numbers in a row, and is handled as one.
         newest = 0
         run: list[int] = []
-        for position, identity in enumerate(identities):
-            if is_sample and identity >= threshold:
-                continue
+        for position, identity in asked:
             number = pop(identity, None)
             if number is None:
                 continue
@@ -106,9 +107,11 @@ class WorkingSet:
         if run:
             self._end_run(newest, run, in_use)
 
-    def forget(self, identities: Iterable[bytes]) -> None:
+    def forget(self, identities: Sequence[int]) -> None:
         """They came into use without having been asked for."""
         number_of = self._number_of
+        if number_of.keys().isdisjoint(identities):  # as it mostly is
+            return
         for identity in identities:
             if identity in number_of:
                 self._remove(identity)
@@ -132,7 +135,7 @@ class WorkingSet:
         self._number_of.clear()
         self._numbers.clear()
 
-    def _remove(self, identity: bytes) -> None:
+    def _remove(self, identity: int) -> None:
         numbers = self._numbers
         del numbers[bisect_left(numbers, self._number_of.pop(identity))]
 

@@ -1,5 +1,6 @@
 """The ground floor: measured facts about a serving engine, and their types. Imports none of the other rooms.
 
-The thin half (`records`, `recorder`, `locks`, `optime`, `catalog`, `wire`, `recording`, `exports`) is stdlib only and may be used
-on a hot path; the thick half (`prometheus`, `otlp`) is imported only where a process is put together.
+The thin half (`records`, `recorder`, `locks`, `optime`, `catalog`, `wire`, `recording`, `exports`, `gpu`, `embed`) is stdlib only
+and may be used on a hot path; the thick half (`prometheus`, `otlp`, `nvml`, `embed_server`) is imported only where a process is
+put together.
 """

@@ -41,6 +41,7 @@ class Metric:
         return PREFIX + self.name
 
 
+GPU_LABELS = _GPU = ("gpu", "uuid")
 _C, _G, _H, _I = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM, MetricKind.INFO
 
 METRICS: dict[str, Metric] = {
@@ -56,6 +57,16 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("scheduler_lock_wait_seconds", _H, "Wait for the scheduler lock by the site that asked.", ("site",)),
         Metric("scheduler_lock_hold_seconds", _H, "Hold of the scheduler lock by the site that held it.", ("site",)),
+        Metric(
+            "scheduler_lock_contended_total", _C, "Acquisitions of the scheduler lock that had to wait, by site.", ("site",)
+        ),
+        Metric(
+            "scheduler_lock_blocked_seconds_total",
+            _C,
+            "Wait for the scheduler lock by the site that asked and the one that held it meanwhile; nobody: it was free, and "
+            "the waiter had not got the processor or the interpreter yet.",
+            ("site", "held_by"),
+        ),
         Metric("schedule_duration_seconds", _H, "Host time in the scheduler per step, lock wait excluded."),
         Metric("host_gap_seconds", _H, "Device idle before a step while work was waiting."),
         Metric(
@@ -103,6 +114,40 @@ METRICS: dict[str, Metric] = {
         Metric(
             "device_flops_per_second", _G, "Matrix product rate of the device in the model's precision, measured at start."
         ),
+        Metric("gpu_lost", _G, "1 once the driver no longer reaches the GPU: it fell off the bus or needs a reset.", _GPU),
+        Metric(
+            "gpu_memory_bytes",
+            _G,
+            "Device memory as the driver counts it: total, used (by all processes), driver_reserved, this_process. It says "
+            "nothing about the use of the KV pool, which is allocated at start.",
+            (*_GPU, "kind"),
+        ),
+        Metric(
+            "gpu_busy_ratio",
+            _G,
+            "Share of the driver's last period in which at least one kernel ran: tells idle from not idle, and nothing of "
+            "saturation.",
+            _GPU,
+        ),
+        Metric(
+            "gpu_memory_busy_ratio", _G, "Share of that period in which device memory was accessed: time, not bandwidth.", _GPU
+        ),
+        Metric("gpu_clock_hertz", _G, "Clocks: sm and memory.", (*_GPU, "clock")),
+        Metric("gpu_clock_limit_hertz", _G, "The highest clocks the GPU has.", (*_GPU, "clock")),
+        Metric("gpu_throttle", _G, "1 while the driver states this reason for lower clocks.", (*_GPU, "reason")),
+        Metric(
+            "gpu_throttled_seconds_total", _C, "Clocks held down, by reason: power or thermal.", (*_GPU, "reason")
+        ),
+        Metric("gpu_power_watts", _G, "Power drawn.", _GPU),
+        Metric("gpu_power_limit_watts", _G, "Power limit in force.", _GPU),
+        Metric("gpu_temperature_celsius", _G, "Temperature of the GPU.", _GPU),
+        Metric("gpu_pcie_bytes_per_second", _G, "PCIe traffic of the driver's last 20 ms.", (*_GPU, "direction")),
+        Metric("gpu_pcie_replays_total", _C, "PCIe packets sent again.", _GPU),
+        Metric(
+            "gpu_ecc_errors_total", _C, "Corrected and uncorrected memory errors since the driver was loaded.", (*_GPU, "kind")
+        ),
+        Metric("gpu_xid_errors_total", _C, "Critical XID events since the engine started.", _GPU),
+        Metric("gpu_last_xid", _G, "Code of the latest XID event; 0 before the first.", _GPU),
         Metric("max_batched_tokens", _G, "Token budget of a step, as in force now."),
         Metric("max_sequences", _G, "Sequence cap, as in force now."),
         Metric("process_start_time_seconds", _G, "Unix time at which the engine started."),

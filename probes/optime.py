@@ -5,7 +5,18 @@ from typing import Protocol
 
 from probes.records import DeviceTime, OpClass
 
-GEMM, ATTENTION_PREFILL, ATTENTION_DECODE, KV_WRITE, NORM_ROPE_ACT, SAMPLING, COMM, COPY, OTHER = range(len(OpClass))
+(
+    GEMM,
+    ATTENTION_PREFILL,
+    ATTENTION_DECODE,
+    KV_WRITE,
+    NORM_ROPE_ACT,
+    SAMPLING,
+    COMM,
+    COPY,
+    OTHER,
+    ATTENTION_MIXED,
+) = range(len(OpClass))
 
 
 class Laps(Protocol):

@@ -1,5 +1,6 @@
 """Prometheus exposition of an engine: one collector over counters, lock sites and a snapshot, read at scrape time."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -7,8 +8,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from probes.catalog import METRICS, MetricKind
+from probes.catalog import GPU_LABELS, METRICS, MetricKind
 from probes.exports import ExportCounters
+from probes.gpu import GpuReading, gpu_numbers
+from probes.gpu_monitor import GpuMonitor
 from probes.locks import Histogram, TimedLock
 from probes.recorder import RingRecorder
 from probes.records import OpClass
@@ -26,10 +29,12 @@ class EngineCollector(Collector):
         recorder: RingRecorder,
         lock: TimedLock,
         snapshot: Callable[[], EngineSnapshot],
+        gpu: GpuMonitor | None = None,
     ) -> None:
         self._recorder = recorder
         self._lock = lock
         self._snapshot = snapshot
+        self._gpu = gpu
         self.exports: Sequence[ExportCounters] = ()
         """Of the exporters that run beside the engine; some of them read this collector, so that it is there first."""
 
@@ -50,6 +55,8 @@ class EngineCollector(Collector):
                     histogram_family.add_metric(labels, *_buckets_and_sum(histogram))
                 yield histogram_family
                 continue
+            if metric.labels[: len(GPU_LABELS)] == GPU_LABELS and not reading.numbers:
+                continue  # an empty family says zero to its readers; a GPU that is not there says nothing
             kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
             family = kind(metric.wire_name, metric.help, labels=reading.label_names)
             for labels, value in reading.numbers.items():
@@ -75,16 +82,23 @@ class EngineCollector(Collector):
         }
 
     def _numbers(self, state: EngineSnapshot) -> dict[str, dict[Labels, float]]:
-        counters = self._recorder.counters
+        counters, sites = self._recorder.counters, self._lock.sites.values()
+        gpus = GpuReading(()) if self._gpu is None else self._gpu.latest()
+        gpu_errors = 0 if self._gpu is None else self._gpu.probe_errors
         working_set = None if state.reuse is None else state.reuse.working_set_blocks
         return {
             "step_device_seconds_total": {
                 (op, kind): sums[index] / 1e9
                 for kind, sums in counters.device_ns.items()
+                if any(sums)  # nought would say that it was measured
                 for index, op in enumerate(OpClass)
             },
             "tokens_total": {(p,): counters.tokens[p] for p in ("prefill", "decode", "recompute", "cached")},
             "stall_seconds_total": {key: ns / 1e9 for key, ns in list(counters.stall_ns.items())},
+            "scheduler_lock_contended_total": {(site.name,): site.contended for site in sites},
+            "scheduler_lock_blocked_seconds_total": {
+                (site.name, holder): ns / 1e9 for site in sites for holder, ns in list(site.blocked_ns.items())
+            },
             "kv_blocks": _by_label(state.census._asdict()),
             "kv_evictions_total": {(): counters.evictions},
             "kv_ghost_hits_total": {(): counters.ghost_hits},
@@ -101,7 +115,7 @@ class EngineCollector(Collector):
             "preemptions_total": {(): counters.preemptions},
             "deferrals_total": _by_label(counters.deferrals),
             "failures_total": _by_label(counters.failures),
-            "probe_errors_total": {(): counters.probe_errors},
+            "probe_errors_total": {(): counters.probe_errors + self._lock.probe_errors + gpu_errors},
             "device_memory_bytes": _by_label(state.memory_bytes),
             "step_device_times_lost_total": {(): counters.lost_device_times},
             "device_bandwidth_bytes_per_second": _if_known(state.bandwidth_bytes_per_second),
@@ -117,6 +131,7 @@ class EngineCollector(Collector):
             },
             "export_failures_total": {(export.exporter,): export.failures for export in self.exports},
             "engine_info": {tuple(state.info.values()): 1},
+            **gpu_numbers(gpus, os.getpid()),
         }
 
 

@@ -161,7 +161,7 @@ def _guarded(
     """A fault of the probe must not stop a serving engine: it is counted, and exported as `probe_errors_total`."""
 
     @wraps(probe)
-    def call(recorder: "RingRecorder", *args: P.args, **kwargs: P.kwargs) -> None:
+    def call(recorder: "RingRecorder", /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             probe(recorder, *args, **kwargs)
         except Exception:  # noqa: BLE001 - see above
@@ -235,21 +235,22 @@ class RingRecorder:
     def _count(self, record: StepRecord) -> None:
         counters = self.counters
         counters.step_duration[record.kind].observe(record.end_ns - record.start_ns)
-        counters.schedule.observe(record.schedule_ns)
+        if record.schedule_ns is not None:
+            counters.schedule.observe(record.schedule_ns)
         if record.host_gap_ns is not None:
             counters.host_gap.observe(record.host_gap_ns)
         if record.device_ns is not None:
             self._count_device_time(record.kind, record.device_ns)
         tokens = counters.tokens
-        tokens["prefill"] += record.prefill_tokens
-        tokens["recompute"] += record.recomputed_tokens
-        tokens["cached"] += record.cached_tokens
-        tokens["decode"] += record.emitted_tokens
+        tokens["prefill"] += record.prefill_tokens or 0
+        tokens["recompute"] += record.recomputed_tokens or 0
+        tokens["cached"] += record.cached_tokens or 0
+        tokens["decode"] += record.emitted_tokens or 0
         if record.deferral is not None:
-            counters.deferrals[record.deferral] += record.num_deferred
-        counters.evictions += record.evicted_blocks
+            counters.deferrals[record.deferral] += record.num_deferred or 0
+        counters.evictions += record.evicted_blocks or 0
         counters.ghost_hits += record.ghost_hits or 0
-        counters.preemptions += record.num_preempted
+        counters.preemptions += record.num_preempted or 0
         self._count_gaps(record)
 
     def _count_gaps(self, record: StepRecord) -> None:
@@ -261,7 +262,7 @@ class RingRecorder:
             self.counters.inter_token_latency.observe(gap)
         self._last_emit_ns = record.emit_ns
 
-        decodes, device_ns = record.num_decode_seqs, record.forward_ns + record.sample_ns
+        decodes, device_ns = record.num_decode_seqs, record.forward_ns + (record.sample_ns or 0)
         if not decodes:
             return
         stall = self.counters.stall_ns
@@ -272,8 +273,13 @@ class RingRecorder:
             if floor is not None and device_ns > floor:
                 stall["prefill", "some"] += round(device_ns - floor)
                 stall["prefill", "full"] += round(device_ns - floor)
-        host = record.schedule_ns + record.prepare_ns + (record.end_ns - record.emit_ns) + (record.host_gap_ns or 0)
-        for cause, ns in (("host", host), ("lock", record.lock_wait_ns)):
+        host = (
+            (record.schedule_ns or 0)
+            + (record.prepare_ns or 0)
+            + (record.end_ns - record.emit_ns)
+            + (record.host_gap_ns or 0)
+        )
+        for cause, ns in (("host", host), ("lock", record.lock_wait_ns or 0)):
             stall[cause, "some"] += ns
             stall[cause, "full"] += ns
         if late:

@@ -47,7 +47,7 @@ _SUCCESSIVE = frozenset({"exposition"})
 class Entry:
     unix: float
     kind: str
-    """exposition, steps, log or event."""
+    """exposition, steps, log, host or event."""
     body: str
     event: str | None = None
 

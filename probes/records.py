@@ -28,6 +28,8 @@ class OpClass(StrEnum):
     COMM = "comm"
     COPY = "copy"
     OTHER = "other"
+    ATTENTION_MIXED = "attention_mixed"
+    """One launch for prefill and decode rows: nothing splits its time."""
 
 
 class DeviceTime(NamedTuple):
@@ -45,6 +47,7 @@ class DeviceTime(NamedTuple):
     comm: int = 0
     copy: int = 0
     other: int = 0
+    attention_mixed: int = 0
 
 
 class BlockCensus(NamedTuple):
@@ -71,6 +74,9 @@ class StepRecord(NamedTuple):
         emit[i-1]--post-process[i-1]--end[i-1]--host gap[i]--start[i]--lock, schedule, prepare, forward, sample--emit[i]
 
     lock_wait + schedule + prepare + forward + sample never exceed emit - start; postprocess is end - emit.
+
+    Our engine measures every field that it has. Records that come from elsewhere, a profiler's trace say, leave None what
+    their source does not show.
     """
 
     step_id: int
@@ -82,28 +88,28 @@ class StepRecord(NamedTuple):
     num_decode_seqs: int
     """Sequences that took exactly one token of the budget to extend their output."""
     num_prefill_seqs: int
-    prefill_tokens: int
+    prefill_tokens: int | None
     """Prompt tokens computed for the first time in this step."""
-    recomputed_tokens: int
+    recomputed_tokens: int | None
     """Tokens computed again after a preemption."""
-    cached_tokens: int
+    cached_tokens: int | None
     """Prompt tokens bound from the prefix cache by requests admitted in this step (never computed)."""
-    decode_context_tokens: int
+    decode_context_tokens: int | None
     """KV positions that the decode sequences attend to, summed over sequences."""
-    prefill_attention_pairs: int
+    prefill_attention_pairs: int | None
     """Query-key pairs of the prefill chunks: sum of c*start + c(c+1)/2 over chunks of c tokens."""
-    emitted_tokens: int
+    emitted_tokens: int | None
     """Tokens sampled in this step (decodes plus finished prefills)."""
-    max_batched_tokens: int
+    max_batched_tokens: int | None
     """The token budget in force."""
     # Where the host's time went, ns.
-    schedule_ns: int
-    prepare_ns: int
+    schedule_ns: int | None
+    prepare_ns: int | None
     forward_ns: int
-    sample_ns: int
-    postprocess_ns: int
-    lock_wait_ns: int
-    lock_hold_ns: int
+    sample_ns: int | None
+    postprocess_ns: int | None
+    lock_wait_ns: int | None
+    lock_hold_ns: int | None
     host_gap_ns: int | None
     """Time from the previous step's end to this step's start while work was waiting; None after an idle loop."""
     forward_cpu_ns: int | None
@@ -111,11 +117,11 @@ class StepRecord(NamedTuple):
     device_ns: DeviceTime | None
     """None when it is not timed, and on a GPU for a step or a few until it is known: then the recorder fills it in."""
     # State after scheduling.
-    num_running: int
-    num_waiting: int
-    num_preempted: int
+    num_running: int | None
+    num_waiting: int | None
+    num_preempted: int | None
     """Sequences preempted while this step was scheduled."""
-    num_deferred: int
+    num_deferred: int | None
     """Runnable sequences (decodes or prompts) that got no token of this step's budget."""
     deferral: str | None
     """Why a prompt got no budget in this step: one of `DeferralReason`, the first one met."""
@@ -123,11 +129,16 @@ class StepRecord(NamedTuple):
     """Sequences that emitted in this step and in the previous one: their gap is emit[i] - emit[i-1]."""
     late_gaps_ns: tuple[int, ...]
     """Inter-token gaps of sequences that emitted now but not in the previous step (preempted or deferred in between)."""
-    census: BlockCensus
-    evicted_blocks: int
+    census: BlockCensus | None
+    evicted_blocks: int | None
     # Fields of later versions are None when the record is of an earlier one.
     ghost_hits: int | None = None
     """Blocks asked for by requests that started in this step which had been evicted not long ago."""
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Prompt tokens computed, for the first time or again; who does not tell them apart counts both as `prefill_tokens`."""
+        return None if self.prefill_tokens is None else self.prefill_tokens + (self.recomputed_tokens or 0)
 
 
 class DeferralReason(StrEnum):

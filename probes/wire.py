@@ -43,7 +43,7 @@ def encode_header(header: StepsHeader) -> str:
 
 def encode_step(record: StepRecord) -> str:
     fields = record._asdict()
-    fields["census"] = record.census._asdict()
+    fields["census"] = None if record.census is None else record.census._asdict()
     fields["device_ns"] = None if record.device_ns is None else record.device_ns._asdict()
     return json.dumps(fields, separators=(",", ":"))
 
@@ -76,9 +76,21 @@ def _field(value: dict[str, Any], name: str, kind: type[T]) -> T:
 
 
 _TEXT = frozenset({"kind", "deferral"})
-_OPTIONAL = frozenset({"host_gap_ns", "forward_cpu_ns", "device_ns", "deferral", *StepRecord._field_defaults})
 _NESTED = frozenset({"census", "device_ns", "late_gaps_ns"})
 _INTEGERS = tuple(name for name in StepRecord._fields if name not in _TEXT | _NESTED)
+_REQUIRED = frozenset(
+    {
+        "step_id",
+        "start_ns",
+        "emit_ns",
+        "end_ns",
+        "num_decode_seqs",
+        "num_prefill_seqs",
+        "forward_ns",
+        "num_regular_gaps",
+    }
+)
+"""What a record always knows; the rest is null where its source does not show it."""
 
 
 def decode_step(value: Any) -> StepRecord:
@@ -94,16 +106,16 @@ def decode_step(value: Any) -> StepRecord:
     if missing:
         raise WireError(f"step record lacks {', '.join(missing)}")
     for name in _INTEGERS:
-        if type(value[name]) is not int and not (name in _OPTIONAL and value[name] is None):
+        if type(value[name]) is not int and (name in _REQUIRED or value[name] is not None):
             raise WireError(f"step record field {name!r} should be an integer, found {value[name]!r}")
     try:
         kind = StepKind(value["kind"])
-        census = BlockCensus(**value["census"])
+        census = None if value["census"] is None else BlockCensus(**value["census"])
         device = None if value["device_ns"] is None else DeviceTime(**value["device_ns"])
         late_gaps = tuple(value["late_gaps_ns"])
     except (TypeError, ValueError) as error:
         raise WireError(f"step record {value['step_id']}: {error}") from None
-    if not all(type(number) is int for group in (census, device or (), late_gaps) for number in group):
+    if not all(type(number) is int for group in (census or (), device or (), late_gaps) for number in group):
         raise WireError(f"step record {value['step_id']}: census, device_ns and late_gaps_ns should hold integers")
     fields = {name: value[name] for name in StepRecord._fields}
     fields |= {"kind": kind, "census": census, "device_ns": device, "late_gaps_ns": late_gaps}

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from diagnose.assembly import assemble
 from diagnose.observation import Observation, observe
+from diagnose.policy import DEFAULT_POLICY
 from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
 from probes.catalog import LATENCY_BOUNDS_SECONDS
+from probes.gpu import GpuReading, GpuSample
 from probes.locks import TimedLock
 from probes.prometheus import EngineCollector, exposition
 from probes.recorder import RingRecorder
@@ -19,6 +22,7 @@ from probes.recording import Entry
 from probes.records import BlockCensus, StepRecord, step_kind
 from probes.snapshot import EngineSnapshot
 from probes.wire import StepsHeader, encode_steps
+from tests.probes.gpus import FixedMonitor, healthy_gpu
 from tests.probes.records import make_record as make_step
 
 __all__ = ["Engine", "Machine", "Plan", "make_exposition", "make_signals", "make_step", "make_steps", "watch"]
@@ -26,6 +30,7 @@ __all__ = ["Engine", "Machine", "Plan", "make_exposition", "make_signals", "make
 US, MS = 1_000, 1_000_000
 START_UNIX = 1_700_000_000.0
 BUDGET = 2048
+HEALTHY_GPU = healthy_gpu()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +194,12 @@ def make_exposition(recorder: RingRecorder | None = None, lock: TimedLock | None
 
 
 def make_collector(
-    recorder: RingRecorder | None = None, lock: TimedLock | None = None, **state: Any
+    recorder: RingRecorder | None = None,
+    lock: TimedLock | None = None,
+    gpu: GpuSample | None = HEALTHY_GPU,
+    **state: Any,
 ) -> EngineCollector:
-    """Over a snapshot that does not change."""
+    """Over a snapshot that does not change. `gpu` None: the engine knows of none."""
     defaults: dict[str, Any] = {
         "census": BlockCensus(40, 20, 40),
         "num_running": 8,
@@ -214,7 +222,8 @@ def make_collector(
         },
     }
     snapshot = EngineSnapshot(**(defaults | state))
-    return EngineCollector(recorder or RingRecorder(), lock or TimedLock(), lambda: snapshot)
+    monitor = None if gpu is None else FixedMonitor(GpuReading((gpu,)))
+    return EngineCollector(recorder or RingRecorder(), lock or TimedLock(), lambda: snapshot, monitor)
 
 
 def watch(
@@ -241,6 +250,11 @@ def watch(
         if show_records:
             entries.append(Entry(START_UNIX + at, "steps", engine.steps(part)))
     return observe(target, entries)
+
+
+def build_signals(observation: Observation) -> Signals:
+    """Under the documented policy."""
+    return assemble(observation, DEFAULT_POLICY).signals
 
 
 def make_signals(

@@ -4,8 +4,13 @@ import inspect
 import re
 from pathlib import Path
 
+from diagnose.dialects.answers import UNMETERED, answer, reads_log
+from diagnose.dialects.base import TOPICS
+from diagnose.dialects.registry import DIALECTS
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
+from diagnose.sources.readers import READERS
 from diagnose.thresholds import thresholds
+from probes.catalog import METRICS, Metric, MetricKind
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _MADE = "<!-- Rendered by `python -m tests.docs`; edit {source} instead. -->"
@@ -70,7 +75,87 @@ def hypotheses_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"thresholds.md": thresholds_page, "hypotheses.md": hypotheses_page}
+def sources_page() -> str:
+    lines = [
+        "# Sources",
+        "",
+        _MADE.format(source="the tables in diagnose/dialects/"),
+        "",
+        "`stallscope diagnose` takes any mix of evidence of one target, and says what it took each for: URLs (the engine's, and "
+        "those of exporters beside it), and files that are recognised by what they hold, gzip or not, `-` for standard input:",
+        "",
+        *(f"- {reader.kind}" for reader in READERS),
+        "",
+        "Logs are streamed, whatever their size. What surrounds an engine's line is taken off: a container runtime (docker, CRI, "
+        "`kubectl logs --timestamps`, compose), a journal (text or JSON), ANSI colours, prefixes of processes and ranks; lines "
+        "that a terminal has cut are put together. `--since` and `--until` choose a time, `--log FILE` puts a log beside a URL, "
+        "and `--setting max_sequences=256` states what nothing on the target does. Several sources of one signal: the first of "
+        "the table gives it, and the report says so where they disagree.",
+        "",
+        "What each engine's own metrics answer, as they are or by default. *part*: some of it, or late, or a bound only. "
+        "`stallscope sources ENGINE` prints one engine's.",
+        "",
+        f"| engine | {' | '.join(TOPICS)} | log | pool usage counts |",
+        f"|---|{'---|' * (len(TOPICS) + 2)}",
+    ]
+    for dialect in DIALECTS:
+        levels = " | ".join(answer(dialect, topic).level.value for topic in TOPICS)
+        usage = dialect.usage.value if dialect.usage is not None else ""
+        lines.append(f"| {dialect.name} | {levels} | {'read' if reads_log(dialect) else ''} | {usage} |")
+    lines += [f"| {name} | {' | '.join(['no'] * len(TOPICS))} | | |" for name in UNMETERED]
+    lines += ["", *(f"- **{topic}**: {meaning}" for topic, meaning in TOPICS.items()), ""]
+    for dialect in DIALECTS:
+        more = {topic: found.how for topic in TOPICS if (found := answer(dialect, topic)).how}
+        if more:
+            lines += [f"## {dialect.name}", "", *(f"- **{topic}**: {how}" for topic, how in more.items()), ""]
+    for name, text in UNMETERED.items():
+        lines += [f"## {name}", "", text, ""]
+    return "\n".join(lines)
+
+
+def metrics_page() -> str:
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            _MADE.format(source="probes/catalog.py"),
+            "",
+            "Every series of `/metrics` of stallscope's engine, and of engines that embed its probes. Base units throughout. "
+            "Counters only grow, so that readers take differences; a figure that is not measured has no series, never a zero.",
+            "",
+            "| metric | kind | labels | meaning |",
+            "|---|---|---|---|",
+            *[_metric_row(metric) for metric in METRICS.values()],
+            "",
+            "## Buckets of the histograms",
+            "",
+            *[f"- {', '.join(names)}: {bounds}" for bounds, names in _by_bounds().items()],
+            "",
+        ]
+    )
+
+
+def _metric_row(metric: Metric) -> str:
+    labels = "its facts" if metric.kind is MetricKind.INFO else ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.wire_name}` | {metric.kind} | {labels} | {metric.help} |"
+
+
+def _by_bounds() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for metric in METRICS.values():
+        if metric.kind is MetricKind.HISTOGRAM:
+            found.setdefault(f"{' '.join(f'{bound:g}' for bound in metric.bounds)} s", []).append(
+                f"`{metric.wire_name}`"
+            )
+    return found
+
+
+PAGES = {
+    "thresholds.md": thresholds_page,
+    "hypotheses.md": hypotheses_page,
+    "sources.md": sources_page,
+    "metrics.md": metrics_page,
+}
 
 
 def main() -> None:

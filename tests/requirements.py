@@ -1,8 +1,8 @@
 """What the lesson requires, by id, and how a test says which of it it proves.
 
-Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3d prefix caching, 3e the block pool, 5 the decision
-framework, 7 the reference code. Rows of other sections that tests here prove as well are listed too, but nothing
-fails when they have no test.
+Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3d prefix caching, 3e the block pool, 4 the worked
+derivations, 5 the decision framework, 7 the reference code, 8 the exercises. Rows of other sections that tests here prove
+as well are listed too, but nothing fails when they have no test.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def covers(*ids: str) -> Callable[[Decorated], Decorated]:
     return pytest.mark.requirement(*ids)
 
 
-CLAIMED_SECTIONS = ("1", "2", "3a", "3b", "3c", "3d", "3e", "5", "7")
+CLAIMED_SECTIONS = ("1", "2", "3a", "3b", "3c", "3d", "3e", "4", "5", "7", "8")
 
 REQUIREMENTS = {
     # 0. Introduction (not claimed as a section)
@@ -95,12 +95,13 @@ REQUIREMENTS = {
     "S3.30": "a working set above the pool reads as thrashing: 0 % hits, 100 % ghost hits",
     "S3.31": "the costs of thrashing are listed with their numbers",
     "S3.32": "high device memory proves neither health, nor thrashing, nor exhaustion",
-    # 4. Worked derivations (not claimed as a section: S4.6 is a matter of wording)
+    # 4. Worked derivations
     "S4.1": "3000 tokens, 2500 shared, blocks of 16: 156 blocks, 2496 cached, 504 fresh",
     "S4.2": "suffix-to-prefix pairs 1,257,984",
     "S4.3": "suffix-to-suffix pairs 127,260",
     "S4.4": "computed pairs 1,385,244",
     "S4.5": "computed and skipped pairs add up to the full 4,501,500",
+    "S4.6": "a suffix attends to itself and to the whole prefix: self-attention, and the documents call it so",
     "S4.7": "linear FLOPs are 2 P N: 8.064 TFLOP for 504 tokens of an 8B model",
     "S4.8": "every FLOP estimate prints what it excludes",
     "S4.9": "attention FLOPs are 4 L H_Q pairs d, not pairs",
@@ -140,16 +141,49 @@ REQUIREMENTS = {
     "S7.6": "the documents say row by row what the teaching code lacks and the engine has",
     "S7.7": "stored tokens are compared on a hit, and the hit is capped",
     "S7.8": "the lesson's terminal output is reproduced verbatim",
-    # 8, 9. Exercises and summary (not claimed as sections)
+    # 8. Exercises
     "S8.1": "block 32, prompt 4000, shared 3100: 96 blocks, 3072 cached, 928 fresh",
     "S8.2": "pairs of exercise 1: 3,281,872 computed, 4,720,128 skipped of 8,002,000",
     "S8.3": "budget 1024, 300 decodes, prompt 3500: chunks 724 724 724 724 604",
+    "S8.4": "what a plan takes for granted is stated",
+    "S8.5": "a burst that takes the whole budget defers prefill",
+    "S8.6": "exercise 3: interference supported, exhaustion not",
+    "S8.7": "exercise 3: 95 % constant is reservation and says nothing of thrashing",
+    "S8.8": "exercise 3: the first two measurements are the buckets and the step times",
+    "S8.9": "exercise 3: the plan of the comparison has arms, matched conditions, metrics and a stop rule",
+    "S8.10": "more hits and more prefill: 921.6 prompt tokens per request against 204.8",
     "S8.11": "163,840 bytes per token at 40 layers",
     "S8.12": "671,088,640 bytes for 4096 tokens: 640 MiB",
     "S8.13": "200 Gb/s: 0.0268435456 s",
+    "S8.14": "chunks of 512 are streamed while the next ones are computed",
+    # 9. Summary (not claimed as a section)
     "S9.2": "matched blocks are not allocated",
     "S9.3": "chunks allocate their blocks one after the other",
+    "S9.4": "a hit rate alone gives no time to first token",
 }
 
-PENDING: dict[str, str] = {}
+PENDING: dict[str, str] = {"S8.14": "disaggregation: the engine"}
 """Claimed requirements without a test yet, and the room that owes it. Whoever covers one takes it out of here."""
+
+TRAPS = {
+    "T1": ("98 % device memory means KV exhausted", ("S3.32", "S5.1", "S5.2", "S8.7")),
+    "T2": ("free + reclaimable", ("S3.28", "S5.4")),
+    "T3": ("a full hit needs no forward pass", ("S3.8", "S3.9", "S3.10")),
+    "T4": ("the same tokens have the same KV", ("S3.2", "S3.3", "S3.4", "S3.5", "S3.6", "S3.7")),
+    "T5": ("a cap on tokens caps the time", ("S2.13", "S2.14")),
+    "T6": ("chunked is bitwise equal", ("S2.4", "S2.5")),
+    "T7": ("pairs are FLOPs, and FLOPs are a time to first token", ("S4.9", "S4.10", "S4.11")),
+    "T8": ("query heads in KV bytes", ("S6.4",)),
+    "T9": ("21.475 ms is the transfer's latency", ("S6.6",)),
+    "T10": ("eviction frees memory", ("S3.29",)),
+    "T11": ("decode is GEMV, prefill is compute-bound", ("S1.2", "S1.3", "S1.4", "S1.5")),
+    "T12": ("correlation is cause", ("S5.10",)),
+    "T13": ("a higher hit rate means less prefill", ("S8.10",)),
+    "T14": ("three times as slow is an emergency", ("S5.11", "S5.12", "S5.13", "S5.14")),
+    "T15": ("decodes beyond the budget: a negative chunk, or a drop", ("S2.21", "S2.22", "S2.23", "S2.24")),
+    "T16": ("full blocks only is a law", ("S3.14",)),
+    "T18": ("Gb, GB and GiB are the same", ("S6.5",)),
+    "T19": ("one optimal chunk size", ("S2.17",)),
+    "T20": ("unreferenced is empty", ("S3.24", "S3.25", "S3.26")),
+}
+"""The lesson's traps, and the requirements whose tests keep out of each. T17 (disaggregation) has none yet."""

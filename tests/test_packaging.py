@@ -1,5 +1,6 @@
 """The wheel, installed in a fresh environment, is whole and light."""
 
+import shutil
 import subprocess
 import sys
 import venv
@@ -50,6 +51,33 @@ def test_the_wheel_holds_every_file_of_the_rooms(wheel: Path):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert files <= inside, sorted(files - inside)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_the_wheel_brings_the_compiled_kernels_and_says_for_which_machine(wheel: Path):
+    assert "engine/native/_kernels.so" in zipfile.ZipFile(wheel).namelist()
+    assert not wheel.name.endswith("-any.whl")
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_compiler_builds_a_wheel_of_pure_python(tmp_path: Path):
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "engine" / "native", source / "engine" / "native", ignore=shutil.ignore_patterns("*.so"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for room in ROOMS:
+        (source / room).mkdir(exist_ok=True)
+        (source / room / "__init__.py").touch()
+    nothing_but_python = {"PATH": str(Path(sys.executable).parent), "HOME": str(tmp_path)}
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--no-build-isolation", "-w", tmp_path, source],
+        capture_output=True, text=True, timeout=280, check=False, env=nothing_but_python,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert "engine/native/_kernels.so" not in zipfile.ZipFile(wheel).namelist()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from tests.requirements import CLAIMED_SECTIONS, PENDING, REQUIREMENTS
+from tests.requirements import CLAIMED_SECTIONS, PENDING, REQUIREMENTS, TRAPS
 
 TESTS = Path(__file__).parent
 SECTIONS_OF_3 = {"3a": range(1, 8), "3b": range(8, 11), "3c": range(11, 18), "3d": range(18, 23), "3e": range(23, 33)}
@@ -52,3 +52,9 @@ def test_pending_requirements_are_known_and_still_uncovered():
 
 def test_every_claimed_section_is_listed():
     assert {section_of(requirement) for requirement in REQUIREMENTS} >= set(CLAIMED_SECTIONS)
+
+
+def test_every_trap_is_kept_out_of_by_a_test():
+    covered = covered_ids()
+    open_traps = {name: [i for i in ids if i not in covered] for name, (_, ids) in TRAPS.items()}
+    assert not {name: ids for name, ids in open_traps.items() if ids}

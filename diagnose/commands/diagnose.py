@@ -1,46 +1,58 @@
 """`stallscope diagnose`."""
 
 import sys
+import time
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from diagnose.assembly import assemble
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
-from diagnose.commands.params import DeviceName, Duration, ReportedLatency, Slo, is_url
-from diagnose.commands.progress import watch_progress
+from diagnose.commands.params import DeviceName, Duration, Moment, Pid, ReportedLatency, Slo, is_url
+from diagnose.commands.progress import reading_progress, watch_progress
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
-from diagnose.dialects.registry import recognise
-from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import SourceError
 from diagnose.hardware import Devices
-from diagnose.observation import Observation, observe
+from diagnose.observation import Cut, Observation, When, observe
 from diagnose.policy import DEFAULT_POLICY, Policy
+from diagnose.profiles import use_profiles
 from diagnose.signals import Signals
 from diagnose.slo import Objective, Reported
-from diagnose.sources.files import read_files
-from diagnose.sources.replay import part_of
+from diagnose.sources.files import FileEvidence, read_files
+from diagnose.sources.stated import parse_settings
 from diagnose.supplement import Supplement
-from diagnose.windows import build_signals
 
 INTERRUPTED = 130
 NO_SUPPLEMENT = Supplement()
 
 
 @click.command("diagnose")
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1)
 @click.option("--window", type=Duration(), default="20s", show_default=True, help="How long to watch a live target.")
 @click.option(
     "--interval",
     type=Duration(),
     help="Time between scrapes of a live target [default: 1s]; for exposition files without a time, the time between them.",
 )
-@click.option("--since", type=Duration(), help="Of a recording: begin this long after its start.")
-@click.option("--until", type=Duration(), help="Of a recording: end this long after its start.")
+@click.option(
+    "--since",
+    type=Moment(),
+    help="Of a recording or a log: begin so long after its start (2m), or at a time (2026-11-30T04:11).",
+)
+@click.option("--until", type=Moment(), help="Of a recording or a log: end so long after its start, or at a time.")
+@click.option(
+    "--pid", type=Pid(), help="Of the server on this machine: look at its threads too (py-spy: stallscope[host])."
+)
 @click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
+@click.option(
+    "--log", "logs", multiple=True, help="An engine's log beside a live target; as a source, too. Repeatable."
+)
+@click.option(
+    "--setting", "stated", multiple=True, help="What the target does not say itself, as max_sequences=256. Repeatable."
+)
 @click.option("--slo", "objectives", type=Slo(), default=(), help="Absolute objectives: itl_p99=200ms,ttft_p95=2s.")
 @click.option(
     "--reported",
@@ -77,9 +89,12 @@ def diagnose_command(
     sources: tuple[str, ...],
     window: float,
     interval: float | None,
-    since: float | None,
-    until: float | None,
+    since: When | None,
+    until: When | None,
+    pid: int | None,
     baseline: tuple[str, ...],
+    logs: tuple[str, ...],
+    stated: tuple[str, ...],
     objectives: tuple[Objective, ...],
     reported: tuple[Reported, ...],
     device: Devices | None,
@@ -93,15 +108,19 @@ def diagnose_command(
 ) -> NoReturn:
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
-    SOURCES are one live target (http://host:port), or files of one target: a recording made by `stallscope record`, the answer
-    of /debug/steps, or two or more scrapes of /metrics in time order (`-` is standard input).
+    SOURCES are any mix of what you have of one target: its URL (http://host:port) and that of an exporter beside it, its log, a
+    recording made by `stallscope record`, step records, a torch profiler's traces (one per rank), two or more scrapes of
+    /metrics in time order. Files are recognised by what they hold, gzip or not; `-` is standard input.
 
     \b
-    stallscope diagnose http://127.0.0.1:8000 --window 20s
+    stallscope diagnose http://127.0.0.1:8000 --window 20s --log engine.log
+    kubectl logs deploy/vllm | stallscope diagnose -
     stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
     stallscope diagnose incident.rec --baseline good.rec -o incident.html
     stallscope diagnose incident.rec --since 2m --until 150s
     stallscope diagnose scrape1.prom scrape2.prom --interval 30s
+    stallscope diagnose http://127.0.0.1:8000 --pid 4242
+    stallscope diagnose rank0.trace.json.gz rank1.trace.json.gz
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
     4 hard failure; 130 interrupted while watching, after a report of what was seen until then.
@@ -109,31 +128,37 @@ def diagnose_command(
     form = choose_format(form, as_json, output)
     check_writable(output)
     policy = _policy(policy_file)
+    within = _cut(since, until)
+    settings = parse_settings(stated)
     supplement = _supplement(device, model_config)
     live = [source for source in sources if is_url(source)]
-    if live and len(sources) > 1:
-        raise SourceError(
-            "one live target at a time, and no files beside it; give files of a good time with --baseline"
-        )
-    if live and (since or until):
+    files = [*(source for source in sources if not is_url(source)), *logs]
+    if live and within is not None and not files:
         raise click.UsageError(
-            "--since and --until choose a part of a recording; of a live target, --window is watched"
+            "--since and --until choose a part of a recording or a log; of a live target, --window is watched"
         )
-    if since and until and since >= until:
-        raise click.UsageError("--since must be before --until")
+    if not files and not live and pid is None:
+        raise click.UsageError("name what to diagnose: http://HOST:PORT, files, or --pid PID")
+    if pid is not None and files and not live:
+        raise SourceError("--pid looks at a running server: give its URL, or no source at all")
     # Read first: a wrong file should not cost a watch.
-    good = _read(baseline, interval) if baseline else None
+    good = _read(baseline, interval, None, quiet=quiet).observation() if baseline else None
+    beside = _read_beside(files, within, quiet=quiet) if live else None
     interrupted = False
     if live:
-        observation, interrupted = _watch(live[0], window, interval or 1.0, quiet=quiet)
+        observation, interrupted = _watch(live, window, interval or 1.0, beside, pid, quiet=quiet)
+    elif pid is not None:
+        observation = _watch_process(pid, window, quiet=quiet)
     else:
-        observation = _read(sources, interval, since, until)
+        observation = _read(files, interval, within, quiet=quiet).observation()
+    if settings is not None:
+        observation.add_source(settings)
     diagnosis = judge(
         observation,
         good,
         objectives,
         reported=reported,
-        is_live=bool(live),
+        is_live=not sources or bool(live),
         target=observation.target,
         supplement=supplement,
         policy=policy,
@@ -150,6 +175,14 @@ def _policy(path: Path | None) -> Policy:
     return read_policy(path)
 
 
+def _cut(since: When | None, until: When | None) -> Cut | None:
+    if since is None and until is None:
+        return None
+    if since is not None and until is not None and since.is_unix is until.is_unix and since.seconds >= until.seconds:
+        raise click.UsageError("--since must be before --until")
+    return Cut(since, until)
+
+
 def _supplement(device: Devices | None, model_config: Path | None) -> Supplement:
     if model_config is None:
         return Supplement(device)
@@ -158,24 +191,54 @@ def _supplement(device: Devices | None, model_config: Path | None) -> Supplement
     return Supplement(device, read_model_config(model_config))
 
 
-def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Observation, bool]:
+def _watch_process(pid: int, window: float, *, quiet: bool) -> Observation:
+    """For a server that has no page to read."""
+    from diagnose.commands.host import host_probe, pass_time
+
+    with (
+        host_probe(pid, window, time.time) as look,
+        watch_progress(f"watching process {pid}", window, quiet=quiet) as on_progress,
+    ):
+        pass_time(window, on_progress)
+        seen = look()
+    assert seen is not None
+    return observe(f"process {pid}", [seen])
+
+
+def _watch(
+    urls: Sequence[str], window: float, interval: float, beside: FileEvidence | None, pid: int | None, *, quiet: bool
+) -> tuple[Observation, bool]:
     """What was seen, and whether the watch was interrupted. An interruption that leaves nothing to judge goes on upwards."""
     # Not at the top: a diagnosis of files should not pay for an HTTP client, half of the command's time.
+    from diagnose.commands.host import host_probe
     from diagnose.sources.clock import SystemClock
     from diagnose.sources.http import Endpoint
     from diagnose.sources.live import Watch
+    from diagnose.sources.together import Together
 
-    endpoint = Endpoint(url)
+    endpoint, others = Endpoint(urls[0]), [Endpoint(url) for url in urls[1:]]
     interrupted = False
-    with watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress:
-        watch = Watch(endpoint, SystemClock(), on_progress=on_progress)
+    clock = SystemClock()
+    with (
+        host_probe(pid, window, clock.unix) as look,
+        watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress,
+    ):
+        watch = Watch(endpoint, clock, on_progress=on_progress)
+        together = Together([Watch(other, SystemClock()) for other in others])
         try:
+            together.start(window, interval)
             watch.run(window, interval)
         except KeyboardInterrupt:
             if watch.num_pages < 2:
                 raise
             interrupted = True
-    observation = observe(endpoint.url, watch.entries)
+        seen = look()
+        others_saw = together.entries(wait_seconds=0.0 if interrupted else window)
+    # Each target's answers stay in the order in which they came: a clock may have been set in between.
+    observation = observe(endpoint.url, [*watch.entries, *([] if seen is None else [seen]), *others_saw])
+    observation.warnings += together.problems
+    if beside is not None:
+        beside.add_to(observation)
     if interrupted:
         watched = observation.length_seconds or 0.0
         observation.warnings.insert(
@@ -184,20 +247,25 @@ def _watch(url: str, window: float, interval: float, *, quiet: bool) -> tuple[Ob
     return observation, interrupted
 
 
-def _read(
-    names: Sequence[str], interval: float | None, since: float | None = None, until: float | None = None
-) -> Observation:
+def _read(names: Sequence[str], interval: float | None, within: Cut | None, *, quiet: bool) -> FileEvidence:
     if any(is_url(name) for name in names):
         raise SourceError(
             "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
         )
-    evidence = read_files(names, interval)
-    entries = evidence.entries
-    if since or until:
-        entries = part_of(evidence.name, entries, since or 0.0, until or inf)
-    observation = observe(evidence.name, entries)
-    observation.warnings = [*evidence.warnings, *observation.warnings]
-    return observation
+    return read_files(names, interval, within, lambda name: reading_progress(f"reading {name}", quiet=quiet))
+
+
+def _read_beside(names: Sequence[str], within: Cut | None, *, quiet: bool) -> FileEvidence | None:
+    """Files beside a live target: a log, a server's state, a trace. Pages of another time would be another window."""
+    if not names:
+        return None
+    evidence = _read(names, None, within, quiet=quiet)
+    if evidence.entries:
+        raise SourceError(
+            f"{evidence.name}: metrics or step records of another time beside a live target; "
+            "give files of a good time with --baseline, or diagnose them alone"
+        )
+    return evidence
 
 
 def judge(
@@ -229,8 +297,7 @@ def judge(
 
 def _signals(observation: Observation, supplement: Supplement, policy: Policy) -> tuple[Signals, list[str]]:
     """And what limits them."""
-    # Step records alone can only come from our engine.
-    dialect = recognise(observation.target, observation.scrapes[0].page) if observation.scrapes else STALLSCOPE
-    signals = build_signals(observation, dialect)
-    contradictions = supplement.add_to(signals)
-    return signals, [*observation.warnings, *contradictions, *limit_to_trusted(observation, signals, policy)]
+    signals, contradictions = assemble(observation, policy)
+    contradictions = [*contradictions, *supplement.add_to(signals)]
+    limits = [*limit_to_trusted(observation, signals, policy), *use_profiles(observation, signals, policy)]
+    return signals, [*observation.warnings, *contradictions, *limits]

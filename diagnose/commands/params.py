@@ -1,11 +1,13 @@
 """Option types that several commands share."""
 
+from datetime import datetime
 from typing import Any
 
 import click
 
 from diagnose.errors import SourceError
 from diagnose.hardware import Devices, parse_devices
+from diagnose.observation import When
 from diagnose.slo import Objective, Reported, parse_reported, parse_slo
 from diagnose.units import parse_duration
 
@@ -25,6 +27,24 @@ class Duration(click.ParamType[float]):
         if seconds <= 0:
             self.fail(f"{value!r} must be above zero", param, ctx)
         return seconds
+
+
+class Moment(click.ParamType[When]):
+    """`2m`: so long after the start of what is read. `2026-11-30T04:11`: that time, local unless it states a zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
+        if isinstance(value, When):
+            return value
+        try:
+            return When(parse_duration(str(value)), is_unix=False)
+        except ValueError:
+            pass
+        try:
+            return When(datetime.fromisoformat(str(value)).timestamp(), is_unix=True)
+        except ValueError:
+            self.fail(f"{value!r} is no time; write 2m for so long after the start, or 2026-11-30T04:11", param, ctx)
 
 
 class Slo(click.ParamType[tuple[Objective, ...]]):
@@ -67,6 +87,17 @@ class DeviceName(click.ParamType[Devices]):
             return parse_devices(str(value))
         except SourceError as error:
             self.fail(str(error), param, ctx)
+
+
+class Pid(click.ParamType[int]):
+    """A process on this machine."""
+
+    name = "pid"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if not str(value).isdecimal() or int(value) == 0:
+            self.fail(f"{value!r} is not a process id", param, ctx)
+        return int(value)
 
 
 def is_url(source: str) -> bool:

@@ -19,3 +19,14 @@ def watch_progress(label: str, seconds: float, *, quiet: bool) -> Iterator[Calla
         return
     with click.progressbar(length=1000, label=label, file=sys.stderr, width=24, show_percent=False) as bar:
         yield lambda watched: bar.update(round(1000 * watched / seconds) - bar.pos)
+
+
+@contextmanager
+def reading_progress(label: str, *, quiet: bool) -> Iterator[Callable[[float], None]]:
+    """The same for a large file: gives a function to be called with the share that was read. Nothing off a terminal, since a
+    file is short beside a watch."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with click.progressbar(length=1000, label=label, file=sys.stderr, width=24) as bar:
+        yield lambda share: bar.update(round(1000 * share) - bar.pos)

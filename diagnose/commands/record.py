@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from diagnose.commands.params import Duration
+from diagnose.commands.host import host_probe
+from diagnose.commands.params import Duration, Pid
 from diagnose.commands.progress import watch_progress
 from diagnose.errors import ExitCode, RecordingCut, SourceError
 from diagnose.sources.clock import Clock, SystemClock
@@ -21,6 +22,7 @@ from probes.recording import Entry, RecordingWriter
 @click.argument("target")
 @click.option("--for", "seconds", type=Duration(), default="30s", show_default=True, help="How long to record.")
 @click.option("--interval", type=Duration(), default="1s", show_default=True, help="Time between scrapes.")
+@click.option("--pid", type=Pid(), help="Of the server on this machine: record what its threads do as well.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The recording.")
 @click.option(
     "--log", "logs", type=click.Path(path_type=Path), multiple=True, help="A log of the target's. Repeatable."
@@ -28,7 +30,14 @@ from probes.recording import Entry, RecordingWriter
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 def record_command(
-    target: str, seconds: float, interval: float, output: Path, logs: tuple[Path, ...], force: bool, quiet: bool
+    target: str,
+    seconds: float,
+    interval: float,
+    pid: int | None,
+    output: Path,
+    logs: tuple[Path, ...],
+    force: bool,
+    quiet: bool,
 ) -> None:
     """Record what TARGET answers, raw, for `stallscope diagnose FILE` and `--baseline FILE`.
 
@@ -46,7 +55,7 @@ def record_command(
     followers = [LogFollower(log) for log in logs]
     # The first answer is judged before the file is touched: a wrong target must not replace an old recording.
     first = any_page(endpoint)
-    if first[1] is None:
+    if not any(dialect.prefixes for dialect in first[1]):  # none, or one that is guessed
         click.echo(
             f"{endpoint.url}: an engine this version does not know; its pages are recorded all the same", err=True
         )
@@ -54,12 +63,17 @@ def record_command(
     session = _Session(writer, clock, followers)
     interrupted = False
     try:
-        with watch_progress(f"recording {endpoint.url}", seconds, quiet=quiet) as on_progress:
+        with (
+            host_probe(pid, seconds, clock.unix) as look,
+            watch_progress(f"recording {endpoint.url}", seconds, quiet=quiet) as on_progress,
+        ):
             watch = Watch(endpoint, clock, session.keep, on_progress, lambda _: first, keeps=False)
             try:
                 watch.run(seconds, interval)
             except KeyboardInterrupt:
                 interrupted = True
+            if (seen := look()) is not None:
+                session.keep(seen)
         session.finish()
     except _DiskFailed as error:
         raise RecordingCut(f"{output}: {error}; what it holds is readable: {session.contents()}") from None

@@ -68,7 +68,7 @@ class AdmissionStall(Hypothesis):
             f"active blocks peaked at {percent(share)} of the pool",
             value=share,
             unit="share",
-            source=signals.gauges["blocks_active"].source,
+            source=pool.source,
         )
         if share >= case.policy.pool_well_below:
             return argument.conclude(Verdict.REFUTED)

@@ -1,4 +1,4 @@
-from diagnose.account import running_seconds
+from diagnose.account import DecodeModel, running_seconds
 from diagnose.case import Case, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.roofline import TRAFFIC_MODEL, ModelShape, StepShape, read_bytes
@@ -37,7 +37,7 @@ class BandwidthSaturation(Hypothesis):
         excess = case.excess()
         part = excess.share("decode_floor") if excess is not None else 0.0
         flat = self._flat(case, argument)
-        context = self._context_share(case, argument)
+        context = self._context_share(case, argument, analysis.model)
         shifted = self._shift(case, argument)
         usage = self._bandwidth_usage(case, argument)
         if excess is not None and case.itl_moved() and part < policy.negligible_share:
@@ -50,7 +50,11 @@ class BandwidthSaturation(Hypothesis):
             )
             return argument.conclude(Verdict.REFUTED, part)
         far = usage is not None and usage < policy.bandwidth_far_ceiling
-        if shifted is False or far or (shifted is None and flat and context < policy.context_share_high):
+        if (
+            shifted is False
+            or far
+            or (shifted is None and flat and context is not None and context < policy.context_share_high)
+        ):
             return argument.conclude(Verdict.REFUTED, part)
         if shifted and usage is not None and usage >= policy.bandwidth_near_ceiling:
             return argument.conclude(Verdict.SUPPORTED, part)
@@ -90,17 +94,20 @@ class BandwidthSaturation(Hypothesis):
         )
         return flat
 
-    def _context_share(self, case: Case, argument: Argument) -> float:
-        """Median share of a pure decode step's fitted time that grows with the context it reads."""
-        model, steps = case.analysis.model, case.analysis.decode_steps
-        context = median([model.context_share(record) for record in steps]) if model is not None else 0.0
+    def _context_share(self, case: Case, argument: Argument, model: DecodeModel) -> float | None:
+        """Share of a pure decode step that grows with context; None when no step says how long its contexts are."""
+        shares = [model.context_share(record) for record in case.analysis.decode_steps]
+        known = [share for share in shares if share is not None]
+        if not known:
+            return None
+        context = median(known)
         argument.say(
             Stance.FOR if context >= case.policy.context_share_high else Stance.AGAINST,
             f"{percent(context)} of a pure decode step grows with context",
             value=context,
             unit="share",
             source=case.signals.steps_source,
-            samples=len(steps),
+            samples=len(known),
         )
         return context
 
@@ -131,7 +138,9 @@ class BandwidthSaturation(Hypothesis):
         rates = [
             nominal / running_seconds(record)
             for record in case.analysis.decode_steps
-            if running_seconds(record) > 0 and (nominal := read_bytes(StepShape.from_record(record), model)) is not None
+            if running_seconds(record) > 0
+            and (shape := StepShape.from_record(record)) is not None
+            and (nominal := read_bytes(shape, model)) is not None
         ]
         if not rates:
             return None

@@ -1,5 +1,5 @@
 from diagnose.case import Case
-from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.base import Hypothesis, command_for, command_live
 from diagnose.hypotheses.pool import occupancy
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -27,7 +27,11 @@ class CacheThrashing(Hypothesis):
         signals, policy = case.signals, case.policy
         evictions, ghosts = signals.delta("evictions"), signals.delta("ghost_hits")
         if evictions is None:
-            argument.lacks("evicted blocks", "without evictions nothing thrashes", command_live(case))
+            argument.lacks(
+                "evicted blocks",
+                "without evictions nothing thrashes",
+                command_for(case, "evictions", command_live(case)),
+            )
             return argument.conclude(Verdict.UNDETERMINED)
         if evictions == 0:
             argument.say(

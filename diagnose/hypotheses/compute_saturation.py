@@ -5,6 +5,7 @@ from diagnose.roofline import DeviceCeilings, ModelShape, StepShape, statement
 from diagnose.stats import median
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
+from probes.records import StepRecord
 
 
 class ComputeSaturation(Hypothesis):
@@ -24,7 +25,7 @@ class ComputeSaturation(Hypothesis):
 
     def judge(self, case: Case, argument: Argument) -> Judgement:
         policy, steps = case.policy, case.analysis.steps
-        prefills = [record for record in steps if record.prefill_tokens + record.recomputed_tokens > 0]
+        prefills = [record for record in steps if record.prompt_tokens != 0]
         if steps and not prefills:
             argument.say(
                 Stance.AGAINST, "no step of the window computed a prompt token", source=case.signals.steps_source
@@ -37,15 +38,7 @@ class ComputeSaturation(Hypothesis):
                 command_live(case) if steps else command_records(case),
             )
             return argument.conclude(Verdict.UNDETERMINED)
-        model, ceiling = ModelShape.from_labels(case.signals.info), case.signals.last("flops_ceiling")
-        ceilings = DeviceCeilings(flops_per_second=ceiling)
-        usages = []
-        for record in prefills:
-            usage = statement(StepShape.from_record(record), model, ceilings).compute_utilisation(
-                running_seconds(record)
-            )
-            if usage is not None:
-                usages.append(usage)
+        usages = _usages(case, prefills)
         if not usages:
             argument.lacks(
                 "the device's matrix throughput and the model's geometry",
@@ -53,13 +46,13 @@ class ComputeSaturation(Hypothesis):
                 "the engine states them in device_flops_per_second and engine_info; else DCGM's TENSOR_ACTIVE",
             )
             return argument.conclude(Verdict.UNDETERMINED)
-        usage = median(usages)
+        usage, ceiling = median(usages), case.signals.gauges["flops_ceiling"]
         argument.say(
             Stance.FOR if usage >= policy.compute_near_ceiling else Stance.AGAINST,
             f"steps that compute prompts reach {percent(usage)} of the matrix throughput",
             value=usage,
             unit="share",
-            compared_with=f"{(ceiling or 0) / 1e9:.0f} GFLOP/s ({case.signals.gauges['flops_ceiling'].source})",
+            compared_with=f"{ceiling.last / 1e9:.0f} GFLOP/s ({ceiling.source})",
             source=case.signals.steps_source,
             samples=len(usages),
         )
@@ -81,3 +74,16 @@ class ComputeSaturation(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED)
+
+
+def _usages(case: Case, prefills: list[StepRecord]) -> list[float]:
+    """Shares of the matrix throughput that these steps reach, of those whose shape is known."""
+    model, ceiling = ModelShape.from_labels(case.signals.info), case.signals.last("flops_ceiling")
+    ceilings = DeviceCeilings(flops_per_second=ceiling)
+    shapes = [(record, StepShape.from_record(record)) for record in prefills]
+    found = [
+        statement(shape, model, ceilings).compute_utilisation(running_seconds(record))
+        for record, shape in shapes
+        if shape is not None
+    ]
+    return [usage for usage in found if usage is not None]

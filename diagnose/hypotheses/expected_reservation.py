@@ -1,5 +1,5 @@
 from diagnose.case import Case
-from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.base import Hypothesis, command_census
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.units import binary_bytes, percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -47,7 +47,7 @@ class ExpectedReservation(Hypothesis):
             argument.lacks(
                 "the block buckets: active, reclaimable, free, and whether free includes reclaimable",
                 "only occupancy tells a reserved pool from a full one",
-                f"curl -s {case.address}/debug/census" if case.is_live else command_live(case),
+                command_census(case),
             )
             return argument.conclude(Verdict.UNDETERMINED)
         low = pool.active_peak / pool.total < policy.pool_low
@@ -56,8 +56,8 @@ class ExpectedReservation(Hypothesis):
             f"the pool holds {bucket_text(pool)} (active peaked at {percent(pool.active_peak / pool.total)})",
             value=pool.active_peak / pool.total,
             unit="share",
-            source=signals.gauges["blocks_active"].source,
-            samples=len(signals.gauges["blocks_active"].values),
+            source=pool.source,
+            samples=len(pool.series),
         )
         if pool.active_peak / pool.total >= policy.pool_exhausted:
             return argument.conclude(Verdict.REFUTED)

@@ -30,6 +30,12 @@ class HardFailure(Hypothesis):
         self._objectives(case, argument)
         if any(item.stance is Stance.FOR for item in argument.evidence):
             return argument.conclude(Verdict.SUPPORTED)
+        failures = case.signals.counters.get("failures")
+        if failures is not None and not case.signals.num_scrapes:
+            argument.say(Stance.AGAINST, "the log tells of no failure", source=failures.source)
+            argument.lacks(
+                "an answer of the server", "a process that was killed writes nothing to its log", command_live(case)
+            )
         if argument.missing:
             return argument.conclude(Verdict.UNDETERMINED)
         argument.say(

@@ -1,6 +1,6 @@
 from diagnose.case import Case
-from diagnose.hypotheses.base import Hypothesis, command_live
-from diagnose.hypotheses.pool import bucket_text, occupancy
+from diagnose.hypotheses.base import Hypothesis, command_census, command_for, command_live
+from diagnose.hypotheses.pool import Occupancy, bucket_text, occupancy
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -23,12 +23,11 @@ class KvExhaustion(Hypothesis):
     def judge(self, case: Case, argument: Argument) -> Judgement:
         signals, policy = case.signals, case.policy
         pool = occupancy(signals)
-        preemptions, waits = signals.delta("preemptions"), signals.peak("waiting_blocks")
         if pool is None:
             argument.lacks(
                 "the block buckets: active, reclaimable, free, and whether free includes reclaimable",
                 "a usage figure that may count reusable blocks cannot show exhaustion",
-                f"curl -s {case.address}/debug/census" if case.is_live else command_live(case),
+                command_census(case),
             )
         else:
             near = pool.active_peak / pool.total >= policy.pool_exhausted
@@ -37,10 +36,10 @@ class KvExhaustion(Hypothesis):
                 f"active blocks peaked at {percent(pool.active_peak / pool.total)} of the pool; now {bucket_text(pool)}",
                 value=pool.active_peak / pool.total,
                 unit="share",
-                source=signals.gauges["blocks_active"].source,
-                samples=len(signals.gauges["blocks_active"].values),
+                source=pool.source,
+                samples=len(pool.series),
             )
-        pressure = self._pressure(case, argument, preemptions, waits)
+        pressure = self._pressure(case, argument, pool)
         excess = case.excess()
         part = excess.share("preempted", "recompute") if excess is not None else None
         if pool is None or pressure is None:
@@ -64,22 +63,36 @@ class KvExhaustion(Hypothesis):
             )
         return argument.conclude(Verdict.UNDETERMINED, part)
 
-    def _pressure(self, case: Case, argument: Argument, preemptions: float | None, waits: float | None) -> bool | None:
-        """Whether anything was denied a block; None when neither figure is known."""
-        if preemptions is None and waits is None:
+    def _pressure(self, case: Case, argument: Argument, pool: Occupancy | None) -> bool | None:
+        """Whether anything was denied a block; None when no figure that could tell is known."""
+        signals = case.signals
+        preemptions, waits, swapped = (
+            signals.delta("preemptions"),
+            signals.peak("waiting_blocks"),
+            max(signals.peak("swapped") or 0.0, signals.peak("paused") or 0.0),
+        )
+        near = pool is not None and pool.active_peak / pool.total >= case.policy.pool_exhausted
+        held_back = self._held_back(case, argument, pool) if pool is not None and near and waits is None else None
+        if preemptions is None and waits is None and held_back is None and not swapped:
             argument.lacks(
-                "preemptions and requests waiting for blocks", "exhaustion is a denial, not a level", command_live(case)
+                "preemptions and requests waiting for blocks",
+                "exhaustion is a denial, not a level",
+                command_for(case, "preemptions", command_live(case)),
             )
             return None
         if preemptions is not None:
             argument.say(
-                Stance.FOR if preemptions > 0 else Stance.AGAINST,
+                Stance.FOR
+                if preemptions > 0
+                else Stance.CONTEXT
+                if signals.counters["preemptions"].late
+                else Stance.AGAINST,
                 f"{preemptions:,.0f} preemptions in the window"
                 if preemptions
                 else "nothing was preempted in the window",
                 value=preemptions,
                 unit="preemptions",
-                source=case.signals.counters["preemptions"].source,
+                source=signals.counters["preemptions"].source,
             )
         if waits is not None:
             argument.say(
@@ -87,6 +100,39 @@ class KvExhaustion(Hypothesis):
                 f"at most {waits:,.0f} requests waited for blocks" if waits else "nothing waited for blocks",
                 value=waits,
                 unit="requests",
-                source=case.signals.gauges["waiting_blocks"].source,
+                source=signals.gauges["waiting_blocks"].source,
             )
-        return bool(preemptions) or bool(waits)
+        if swapped:
+            argument.say(
+                Stance.FOR,
+                f"up to {swapped:,.0f} requests were swapped out or paused for want of blocks",
+                value=swapped,
+                unit="requests",
+                source=next(signals.gauges[name].source for name in ("swapped", "paused") if signals.peak(name)),
+            )
+        return bool(preemptions) or bool(waits) or bool(held_back) or bool(swapped)
+
+    def _held_back(self, case: Case, argument: Argument, pool: Occupancy) -> float | None:
+        """Requests that waited beside a full pool while fewer ran than may, or than ran before: the slots were not short.
+
+        A victim's blocks are free again: the pool then reads somewhat below full.
+        """
+        signals = case.signals
+        waiting = signals.gauges.get("waiting_capacity") or signals.gauges.get("waiting")
+        running = signals.gauges.get("running")
+        if waiting is None or running is None:
+            return None
+        most = signals.last("max_sequences") or running.peak
+        full = case.policy.pool_well_below * pool.total
+        samples = zip(waiting.values, running.values, pool.series, strict=False)
+        held = max((w for w, r, active in samples if r < most and active >= full), default=0.0)
+        if held:
+            argument.say(
+                Stance.FOR,
+                f"up to {held:,.0f} requests waited while fewer than {most:,.0f} ran: it was not for a sequence slot",
+                value=held,
+                unit="requests",
+                source=waiting.source,
+                samples=len(waiting.values),
+            )
+        return held

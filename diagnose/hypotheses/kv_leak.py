@@ -1,5 +1,6 @@
 from diagnose.case import Case
-from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.base import Hypothesis, command_census, command_live
+from diagnose.hypotheses.pool import amount_text, occupancy
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
 
@@ -20,14 +21,15 @@ class KvLeak(Hypothesis):
 
     def judge(self, case: Case, argument: Argument) -> Judgement:
         signals = case.signals
-        active, running, waiting = (signals.gauges.get(name) for name in ("blocks_active", "running", "waiting"))
-        if active is None or running is None:
+        running, waiting = (signals.gauges.get(name) for name in ("running", "waiting"))
+        pool = occupancy(signals)
+        if pool is None or running is None:
             argument.lacks(
                 "active blocks and running requests", "a leak is blocks without requests", command_live(case)
             )
             return argument.conclude(Verdict.UNDETERMINED)
         waits = waiting.values if waiting is not None else (0.0,) * len(running.values)
-        idle = [a for a, r, w in zip(active.values, running.values, waits, strict=False) if r == 0 and w == 0]
+        idle = [a for a, r, w in zip(pool.series, running.values, waits, strict=False) if r == 0 and w == 0]
         if not idle:
             if (owned := _owned_share(case)) == 1.0:
                 argument.say(
@@ -42,16 +44,16 @@ class KvLeak(Hypothesis):
             argument.lacks(
                 "the block buckets while no request is inside",
                 "under load every block has an owner; a leak shows when the owners are gone",
-                f"curl -s {case.address}/debug/census   # at an idle moment",
+                f"{command_census(case)}   # at an idle moment",
             )
             return argument.conclude(Verdict.UNDETERMINED)
         held = [blocks for blocks in idle if blocks > 0]
         argument.say(
             Stance.FOR if held else Stance.AGAINST,
-            f"{max(idle):.0f} blocks were active while no request was inside",
+            f"{amount_text(max(idle), pool)} were active while no request was inside",
             value=max(idle),
-            unit="blocks",
-            source=active.source,
+            unit=pool.unit,
+            source=pool.source,
             samples=len(idle),
         )
         if not held:
@@ -75,5 +77,9 @@ def _owned_share(case: Case) -> float | None:
     steps = [r for r in case.analysis.decode_steps if r.num_running == r.num_decode_seqs]
     if not size or not steps:
         return None
-    owned = [r.census.active <= r.decode_context_tokens / size + r.num_decode_seqs for r in steps]
-    return sum(owned) / len(owned)
+    owned = [
+        r.census.active <= r.decode_context_tokens / size + r.num_decode_seqs
+        for r in steps
+        if r.census is not None and r.decode_context_tokens is not None
+    ]
+    return sum(owned) / len(owned) if owned else None

@@ -1,5 +1,6 @@
 from diagnose.case import Case
-from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.base import Hypothesis, command_for, command_live
+from diagnose.hypotheses.pool import occupancy
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -26,6 +27,14 @@ class PreemptionStorm(Hypothesis):
             argument.lacks("preemptions in the window", "a storm is made of them", command_live(case))
             return argument.conclude(Verdict.UNDETERMINED)
         source = signals.counters["preemptions"].source
+        if preemptions == 0 and self._may_lag(case):
+            argument.say(Stance.CONTEXT, "no preemption was booked yet", value=0, source=source)
+            argument.lacks(
+                "preemptions as they happen",
+                "requests wait beside a full pool, and this counter lags",
+                command_for(case, "preemptions", command_live(case, "--window 60s")),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
         if preemptions == 0:
             argument.say(Stance.AGAINST, "nothing was preempted in the window", value=0, source=source)
             return argument.conclude(Verdict.REFUTED)
@@ -60,3 +69,9 @@ class PreemptionStorm(Hypothesis):
             )
             return argument.conclude(Verdict.UNDETERMINED, part)
         return argument.conclude(Verdict.REFUTED, part)
+
+    def _may_lag(self, case: Case) -> bool:
+        """Whether a victim may exist that the counter does not know yet: it is late, and requests wait beside a full pool."""
+        pool = occupancy(case.signals)
+        full = pool is not None and pool.active_peak / pool.total >= case.policy.pool_exhausted
+        return case.signals.counters["preemptions"].late and full and bool(case.signals.peak("waiting"))

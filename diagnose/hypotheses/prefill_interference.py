@@ -1,8 +1,12 @@
+from typing import NamedTuple
+
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
-from diagnose.stats import spearman
+from diagnose.hypotheses.prefill_work import say_prefill_work
+from diagnose.stats import median, spearman
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
+from probes.records import StepKind, StepRecord
 
 
 class PrefillInterference(Hypothesis):
@@ -31,28 +35,48 @@ class PrefillInterference(Hypothesis):
                 "prompt tokens computed in the window", "without prefill there is no interference", command_live(case)
             )
             return argument.conclude(Verdict.UNDETERMINED)
+        if prefilled == 0 and self._may_be_late(case):
+            argument.say(
+                Stance.CONTEXT, "no prompt was booked in the window", value=0, unit="tokens", source=_source(case)
+            )
+            argument.lacks(
+                "prompt tokens in the step that computes them",
+                "this engine books a prompt when its prefill has ended: one may have run all through the window",
+                command_records(case),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
         if prefilled == 0:
             argument.say(Stance.AGAINST, "no prompt token was computed in the window", value=0, unit="tokens")
             return argument.conclude(Verdict.REFUTED)
         argument.say(
             Stance.CONTEXT,
-            f"{prefilled:,.0f} prompt tokens were computed in the window",
+            f"{_count_text(case)}{prefilled:,.0f} prompt tokens were computed in the window",
             value=prefilled,
             unit="tokens",
             source=_source(case),
         )
+        say_prefill_work(case, argument)
         if case.analysis.model is None:
             return self._judge_histograms(case, argument)
-        if len(case.analysis.mixed_steps) < case.policy.min_mixed_steps:
+        found = _slow_ratio(case)
+        if found is None:
             return self._judge_few_mixed(case, argument)
-        return self._judge_steps(case, argument)
+        return self._judge_steps(case, argument, found)
 
-    def _judge_steps(self, case: Case, argument: Argument) -> Judgement:
+    def _judge_steps(self, case: Case, argument: Argument, found: "_SlowRatio") -> Judgement:
         """The discriminator: mixed steps against like pure decode steps, and what of the slow gaps they explain."""
-        policy = case.policy
+        policy, ratio = case.policy, found.ratio
         excess = case.excess()
         part = excess.share("prefill") if excess is not None else 0.0
-        ratio = self._mixed_ratio(case, argument)
+        argument.say(
+            Stance.FOR if ratio >= policy.mixed_slow_ratio else Stance.AGAINST,
+            found.text,
+            value=ratio,
+            unit="ratio",
+            compared_with=f"{len(case.analysis.decode_steps)} pure decode steps",
+            source=case.signals.steps_source,
+            samples=found.samples,
+        )
         self._dose(case, argument)
         if ratio <= policy.mixed_alike_ratio:
             return argument.conclude(Verdict.REFUTED, part)
@@ -78,6 +102,11 @@ class PrefillInterference(Hypothesis):
             command_live(case),
         )
         return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _may_be_late(self, case: Case) -> bool:
+        """Whether a prefill may have run that the counter does not know yet."""
+        counter = case.signals.counters.get("tokens_prefill")
+        return counter is not None and counter.late and case.signals.peak("running") != 0
 
     def _mixed_ratio(self, case: Case, argument: Argument) -> float:
         ratio = case.mixed_ratio() or 0.0
@@ -109,10 +138,11 @@ class PrefillInterference(Hypothesis):
         model, mixed = case.analysis.model, case.analysis.mixed_steps
         if model is None:
             return
-        doses = [float(record.prefill_tokens + record.recomputed_tokens) for record in mixed]
-        if max(doses) < case.policy.min_dose_range * min(doses):
+        known = [(record, float(tokens)) for record in mixed if (tokens := record.prompt_tokens) is not None]
+        doses = [dose for _, dose in known]
+        if not doses or max(doses) < case.policy.min_dose_range * min(doses):
             return  # chunks of one size say nothing of a dose
-        excesses = [model.compute_seconds(record) - model.floor(record) for record in mixed]
+        excesses = [model.compute_seconds(record) - model.floor(record) for record, _ in known]
         correlation = spearman(doses, excesses)
         if correlation is None:
             return
@@ -122,7 +152,7 @@ class PrefillInterference(Hypothesis):
             value=correlation,
             unit="rank correlation",
             source=case.signals.steps_source,
-            samples=len(mixed),
+            samples=len(known),
         )
 
     def _median(self, case: Case, argument: Argument) -> None:
@@ -205,13 +235,50 @@ class PrefillInterference(Hypothesis):
         return argument.conclude(Verdict.UNDETERMINED)
 
 
+def _count_text(case: Case) -> str:
+    """`at least ` where some steps do not say how many."""
+    counted = "tokens_prefill" in case.signals.counters
+    return "" if counted or all(r.prefill_tokens is not None for r in case.analysis.steps) else "at least "
+
+
+class _SlowRatio(NamedTuple):
+    ratio: float
+    text: str
+    samples: int
+
+
+def _slow_ratio(case: Case) -> _SlowRatio | None:
+    """How much slower prefill makes the streams' steps; None with too few steps that show it.
+
+    Engines that schedule prefill first have no mixed steps: there a stream waits for whole prefill steps between two of its
+    own.
+    """
+    mixed, least = case.analysis.mixed_steps, case.policy.min_mixed_steps
+    if len(mixed) >= least:
+        ratio = case.mixed_ratio() or 0.0
+        text = f"mixed steps take {ratio:.1f}x a pure decode step of the same batch and context"
+        return _SlowRatio(ratio, text, len(mixed))
+    # One of each step: its streams waited together.
+    blocked = {gap.step.step_id: gap.seconds / gap.floor for gap in case.analysis.blocked_gaps() if gap.floor > 0}
+    if len(blocked) >= least:
+        ratio = median(list(blocked.values()))
+        text = f"streams that wait for a prefill step take {ratio:.1f}x a pure decode step of the same batch"
+        return _SlowRatio(ratio, text, len(blocked))
+    return None
+
+
 def _prefill_tokens(case: Case) -> float | None:
+    """Exact from counters. From step records that do not all count them, what is known, and at least one for each."""
     counted = case.signals.delta("tokens_prefill")
     if counted is not None:
         return counted
     if case.analysis.steps:
-        return float(sum(record.prefill_tokens for record in case.analysis.steps))
+        return float(sum(_at_least(record) for record in case.analysis.steps))
     return None
+
+
+def _at_least(record: StepRecord) -> int:
+    return int(record.kind is not StepKind.DECODE) if record.prefill_tokens is None else record.prefill_tokens
 
 
 def _source(case: Case) -> str:

@@ -6,9 +6,12 @@ from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.cache_prefix_broken import CachePrefixBroken
 from diagnose.hypotheses.cache_thrashing import CacheThrashing
 from diagnose.hypotheses.client_artifact import ClientArtifact
+from diagnose.hypotheses.collective_stall import CollectiveStall
 from diagnose.hypotheses.compute_saturation import ComputeSaturation
+from diagnose.hypotheses.device_degraded import DeviceDegraded
 from diagnose.hypotheses.engine_hung import EngineHung
 from diagnose.hypotheses.expected_reservation import ExpectedReservation
+from diagnose.hypotheses.frontend_bottleneck import FrontendBottleneck
 from diagnose.hypotheses.hard_failure import HardFailure
 from diagnose.hypotheses.kv_exhaustion import KvExhaustion
 from diagnose.hypotheses.kv_leak import KvLeak
@@ -41,11 +44,10 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     TransferStall(),
     SpeculationLoss(),
     ClientArtifact(),
+    CollectiveStall(),
+    FrontendBottleneck(),
+    DeviceDegraded(),
 )
 
-NOT_CHECKED: tuple[str, ...] = (
-    "frontend_bottleneck",
-    "collective_stall",
-    "device_degraded",
-)
+NOT_CHECKED: tuple[str, ...] = ()
 """Hypotheses of the method that this version has no rule for: a report says so, since silence would read as 'ok'."""

@@ -1,8 +1,12 @@
 from diagnose.account import HOST_PARTS
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
+from diagnose.kernel_profile import late_launch_share
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
+from probes.stack_patterns import Activity, Role
+
+_HOST_WORK = (Activity.SCHEDULING, Activity.SERIALISING, Activity.TOKENISING, Activity.DETOKENISING)
 
 
 class SchedulerContention(Hypothesis):
@@ -22,9 +26,10 @@ class SchedulerContention(Hypothesis):
 
     def judge(self, case: Case, argument: Argument) -> Judgement:
         policy = case.policy
+        looked = self._look_at_threads(case, argument)
         share = case.host_share()
         if share is None:
-            return self._judge_histograms(case, argument)
+            return self._judge_histograms(case, argument, looked)
         excess = case.excess()
         part = excess.share(*HOST_PARTS) if excess is not None else 0.0
         account = case.analysis.account_all()
@@ -32,12 +37,13 @@ class SchedulerContention(Hypothesis):
         argument.say(
             Stance.FOR if share >= policy.host_share_high else Stance.AGAINST,
             f"host work holds {percent(share)} of the gaps: "
-            + ", ".join(f"{name} {seconds(account.parts[name])}" for name in HOST_PARTS),
+            + ", ".join(f"{name} {seconds(account.parts[name])}" for name in _measured(case)),
             value=share,
             unit="share",
             source=case.signals.steps_source,
             samples=case.analysis.num_gaps,
         )
+        self._late_launches(case, argument)
         if not case.itl_moved():
             return self._unmoved(case, argument, share, part)
         argument.say(
@@ -73,13 +79,72 @@ class SchedulerContention(Hypothesis):
         )
         return argument.conclude(Verdict.REFUTED, part)
 
-    def _judge_histograms(self, case: Case, argument: Argument) -> Judgement:
-        """Without step records: mean schedule time and lock wait against mean step time."""
+    def _late_launches(self, case: Case, argument: Argument) -> None:
+        """Of a trace: whether the device ran dry before the host launched, or waited for work that was launched already."""
+        share = late_launch_share(case.signals.profiles[0]) if case.signals.profiles else None
+        if share is None:
+            return
+        argument.say(
+            Stance.FOR if share >= case.policy.dominant_share else Stance.CONTEXT,
+            f"for {percent(share)} of the device's idle time between steps the next step had not been launched yet",
+            value=share,
+            unit="share",
+            source=case.signals.profiles[0].name,
+            samples=len(case.signals.profiles[0].steps),
+        )
+
+    def _look_at_threads(self, case: Case, argument: Argument) -> float | None:
+        """What the host probe shows. Share of the loop's time in host work, by its stacks; None when they were not sampled."""
+        policy, host = case.policy, case.signals.host
+        if host is None:
+            return None
+        source = f"host probe of process {host.pid}"
+        delay, held = host.delay_share, host.gil_held_share
+        if delay is not None:
+            argument.say(
+                Stance.FOR if delay >= policy.host_delay_high else Stance.CONTEXT,
+                f"{'the engine loop' if host.of(Role.ENGINE) else 'a thread of the server'} was ready and had no core "
+                f"{percent(delay)} of the time",
+                value=delay,
+                unit="share",
+                source=source,
+            )
+        if held is not None:
+            holders = sorted(host.threads, key=lambda thread: -(thread.gil_share or 0.0))[:3]
+            named = [f"{t.name or t.tid} {percent(t.gil_share)}" for t in holders if t.gil_share]
+            argument.say(
+                Stance.CONTEXT,
+                f"the interpreter lock was held {percent(held)} of the time"
+                + (f": {', '.join(named)}" if named else ""),
+                value=held,
+                unit="share",
+                source=source,
+            )
+        loops = [thread for thread in host.of(Role.ENGINE) if thread.activities]
+        if not loops:
+            return None
+        share = max(thread.doing(*_HOST_WORK) for thread in loops)
+        argument.say(
+            Stance.FOR if share >= policy.host_share_high else Stance.AGAINST,
+            f"the engine's loop spends {percent(share)} of the time on host work: "
+            + ", ".join(f"{name} {percent(max(t.doing(name) for t in loops))}" for name in _HOST_WORK),
+            value=share,
+            unit="share",
+            source=source,
+        )
+        return share
+
+    def _judge_histograms(self, case: Case, argument: Argument, looked: float | None) -> Judgement:
+        """Without step records: mean schedule time and lock wait against mean step time, or what the stacks show."""
         histograms = case.signals.histograms
         schedule, lock = histograms.get("schedule"), histograms.get("lock_wait")
         steps = [h for name in ("step_decode", "step_mixed", "step_prefill") if (h := histograms.get(name)) is not None]
         total = sum(h.sum for h in steps)
         if schedule is None or not total:
+            if looked is not None and looked >= case.policy.host_share_high:
+                return argument.conclude(Verdict.SUPPORTED)
+            if looked is not None and looked < case.policy.negligible_share:
+                return argument.conclude(Verdict.REFUTED)
             argument.lacks(
                 "host time per step and scheduler-lock wait",
                 "a late host looks like a slow device from outside",
@@ -103,3 +168,9 @@ class SchedulerContention(Hypothesis):
             "step records", "the histograms leave out batch preparation and device idle", command_records(case)
         )
         return argument.conclude(Verdict.UNDETERMINED, share)
+
+
+def _measured(case: Case) -> list[str]:
+    """The host's parts that the steps show; what they do not lies in `idle`, the time between two steps."""
+    steps = case.analysis.steps
+    return [name for name in HOST_PARTS if name == "idle" or any(getattr(r, f"{name}_ns") is not None for r in steps)]

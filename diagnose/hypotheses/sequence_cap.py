@@ -1,5 +1,5 @@
 from diagnose.case import Case
-from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.base import Hypothesis, command_for, command_live
 from diagnose.hypotheses.pool import occupancy
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -32,7 +32,7 @@ class SequenceCap(Hypothesis):
             argument.lacks(
                 "running and waiting requests, and the configured cap",
                 "a cap binds when running sits at it while others wait",
-                command_live(case),
+                command_for(case, "limits", command_live(case)),
             )
             return argument.conclude(Verdict.UNDETERMINED)
         at_cap = running >= cap
@@ -65,7 +65,7 @@ class SequenceCap(Hypothesis):
             f"active blocks peaked at {percent(share)} of the pool",
             value=share,
             unit="share",
-            source=signals.gauges["blocks_active"].source,
+            source=pool.source,
         )
         if not roomy or slots == 0:
             return argument.conclude(Verdict.REFUTED)

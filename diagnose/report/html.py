@@ -7,6 +7,7 @@ from diagnose.diagnosis import Diagnosis
 from diagnose.report import outline
 from diagnose.report.markup import Markup, element, join
 from diagnose.report.plots import Figure, figures
+from diagnose.report.roofline_lines import TITLE, roofline_lines
 from diagnose.units import percent, seconds
 from diagnose.verdict import Evidence, Missing, Stance, Verdict
 
@@ -35,6 +36,7 @@ def render(diagnosis: Diagnosis) -> str:
             _decision(diagnosis),
             _symptom(diagnosis),
             _accounts(diagnosis),
+            *_roofline(diagnosis),
             *_verdicts(diagnosis),
             _protocol(diagnosis),
         ),
@@ -48,6 +50,8 @@ def _header(diagnosis: Diagnosis, headline: str) -> Markup:
     windows = f"window: {outline.extent(case.incident)}"
     if case.baseline is not None:
         windows += f"; baseline: {outline.extent(case.baseline)}"
+    if sources := outline.sources(case.incident):
+        windows += f"; read: {sources}"
     warnings = outline.warnings(diagnosis)
     shown = (
         [element("ul", *(element("li", f"Warning: {text}") for text in warnings), class_="warnings")]
@@ -114,6 +118,11 @@ def _accounts(diagnosis: Diagnosis) -> Markup:
         limits = [element("li", text) for text in outline.account_limits(p99)]
         content += [element("ul", *limits)] if limits else []
     return join([_section("Where a token's time goes", *content), _section("What the window looked like", *others)])
+
+
+def _roofline(diagnosis: Diagnosis) -> list[Markup]:
+    lines = roofline_lines(diagnosis)
+    return [_section(TITLE, element("ul", *(element("li", line) for line in lines)))] if lines else []
 
 
 def _figure(figure: Figure) -> Markup:

@@ -76,6 +76,7 @@ def _evidence(item: Evidence) -> dict[str, Any]:
         "source": item.source,
         "window": item.window,
         "samples": item.samples,
+        "coverage": item.coverage,
     }
 
 
@@ -106,6 +107,7 @@ def _window(window: Window) -> dict[str, Any]:
     signals = window.signals
     return {
         "dialect": signals.dialect,
+        "sources": list(signals.sources),
         "length_seconds": signals.length_seconds,
         "scrapes": signals.num_scrapes,
         "steps": len(signals.steps),

@@ -5,6 +5,7 @@ import re
 from diagnose.decision import Finding
 from diagnose.diagnosis import Diagnosis
 from diagnose.report import outline
+from diagnose.report.roofline_lines import TITLE, roofline_lines
 from diagnose.units import percent, printable, seconds
 from diagnose.verdict import Stance
 
@@ -19,6 +20,7 @@ def render(diagnosis: Diagnosis) -> str:
         *_header(diagnosis),
         *_symptom(diagnosis),
         *_accounts(diagnosis),
+        *_roofline(diagnosis),
         *_verdicts(diagnosis),
         *_protocol(diagnosis),
         *_decision(diagnosis),
@@ -60,6 +62,8 @@ def _header(diagnosis: Diagnosis) -> list[str]:
     if case.baseline is not None:
         about += f"; baseline: {outline.extent(case.baseline)}"
     blocks = [f"# {escape(outline.headline(diagnosis))}", about]
+    if sources := outline.sources(case.incident):
+        blocks.append(f"Read: {escape(sources)}")
     warnings = outline.warnings(diagnosis)
     return [*blocks, "\n".join(f"- **Warning:** {escape(text)}" for text in warnings)] if warnings else blocks
 
@@ -93,6 +97,11 @@ def _accounts(diagnosis: Diagnosis) -> list[str]:
     blocks.append(table(header, rows))
     limits = outline.account_limits(p99)
     return [*blocks, "\n".join(f"- {escape(text)}" for text in limits)] if limits else blocks
+
+
+def _roofline(diagnosis: Diagnosis) -> list[str]:
+    lines = roofline_lines(diagnosis)
+    return [f"## {TITLE}", "\n".join(f"- {escape(line)}" for line in lines)] if lines else []
 
 
 def _verdicts(diagnosis: Diagnosis) -> list[str]:

@@ -24,6 +24,7 @@ _PART_NAMES = {
     "decode_floor": "decode (floor)",
     "prefill": "co-scheduled prefill",
     "recompute": "recompute",
+    "collective": "late collectives",
     "off_cpu": "thread off its core",
     "preempted": "preempted",
     "deferred": "deferred",
@@ -78,6 +79,11 @@ def extent(window: Window) -> str:
     signals = window.signals
     length = "window length unknown" if signals.length_seconds is None else f"{signals.length_seconds:.1f} s"
     return f"{length}, {signals.num_scrapes} scrapes, {len(signals.steps)} step records"
+
+
+def sources(window: Window) -> str:
+    """What each source was recognised as: `5 metrics pages of vllm (0.32 or later); engine.log: a log of vllm ...`"""
+    return "; ".join(window.signals.sources)
 
 
 def warnings(diagnosis: Diagnosis) -> list[str]:
@@ -214,10 +220,11 @@ def without_a_rule() -> str:
 
 
 def evidence_origin(item: Evidence) -> str:
-    """`/debug/steps, n=282, against 64 pure decode steps`"""
+    """`/debug/steps, n=282, against 64 pure decode steps`, and what exactly the source counts where that is not obvious."""
     samples = "" if item.samples is None else f", n={item.samples}"
     compared = f", against {item.compared_with}" if item.compared_with else ""
-    return f"{item.source or 'derived'}{samples}{compared}"
+    covers = f": {item.coverage}" if item.coverage else ""
+    return f"{item.source or 'derived'}{samples}{compared}{covers}"
 
 
 _QUANTILE = re.compile(r"\bp\d\d|\bmedian\b")

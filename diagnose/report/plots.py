@@ -246,9 +246,10 @@ def census(window: Window) -> Figure:
 
 def _levels(window: Window) -> tuple[list[_Level], str]:
     """From the step records; from the scrapes, whose times no signal keeps, without them. And what x counts."""
-    if window.signals.steps:
-        start = window.signals.steps[0].end_ns
-        return [_Level((r.end_ns - start) / 1e9, *map(float, r.census)) for r in window.signals.steps], "seconds"
+    steps = window.signals.steps
+    counted = [(r.end_ns - steps[0].end_ns, r.census) for r in steps if r.census is not None]
+    if counted:
+        return [_Level(ns / 1e9, *map(float, census)) for ns, census in counted], "seconds"
     found = [window.signals.gauges.get(f"blocks_{state}") for state in ("active", "reclaimable", "free")]
     series = [gauge.values for gauge in found if gauge is not None]
     includes = window.signals.free_includes_reclaimable

@@ -4,6 +4,7 @@ from diagnose.decision import Finding
 from diagnose.diagnosis import Diagnosis
 from diagnose.report import outline
 from diagnose.report.page import Page
+from diagnose.report.roofline_lines import TITLE, roofline_lines
 from diagnose.units import percent, seconds
 from diagnose.verdict import Stance, Verdict
 
@@ -23,6 +24,7 @@ def render(diagnosis: Diagnosis, page: Page, *, verbose: bool = False) -> str:
     _header(diagnosis, page)
     _symptom(diagnosis, page)
     _accounts(diagnosis, page)
+    _roofline(diagnosis, page)
     _verdicts(diagnosis, page, verbose)
     _protocol(diagnosis, page)
     _decision(diagnosis, page)
@@ -32,6 +34,8 @@ def render(diagnosis: Diagnosis, page: Page, *, verbose: bool = False) -> str:
 def _header(diagnosis: Diagnosis, page: Page) -> None:
     page.line("  ".join(outline.about(diagnosis)), style="dim")
     page.line(outline.extent(diagnosis.case.incident), style="dim")
+    if sources := outline.sources(diagnosis.case.incident):
+        page.line(f"read: {sources}", hanging=6, style="dim")
     page.line()
     page.line(outline.headline(diagnosis), style="bold")
     for warning in outline.warnings(diagnosis):
@@ -62,6 +66,13 @@ def _accounts(diagnosis: Diagnosis, page: Page) -> None:
         page.raw(f"    {row.label:<22}{seconds(row.seconds):>8}  {about:<{_BAR}} {percent(row.share):>5}")
     for text in outline.account_limits(p99):
         page.line(f"? {text}", indent=4, hanging=2)
+
+
+def _roofline(diagnosis: Diagnosis, page: Page) -> None:
+    if lines := roofline_lines(diagnosis):
+        page.section(TITLE)
+        for line in lines:
+            page.line(line, indent=2, hanging=2)
 
 
 def _verdicts(diagnosis: Diagnosis, page: Page, verbose: bool) -> None:

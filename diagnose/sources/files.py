@@ -1,21 +1,19 @@
-"""Files as sources, recognised by content: recordings, step records, exposition text. `-` is standard input."""
+"""Files as sources, each recognised by content and read by its kind's reader. `-` is standard input."""
 
-import json
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from diagnose.errors import SourceError
-from diagnose.exposition import ExpositionError, ExpositionParser
-from diagnose.units import printable
-from probes.recording import Entry, is_recording, read_recording
-from probes.wire import WireError, is_steps_header
+from diagnose.kernel_profile import KernelProfile
+from diagnose.observation import Cut, Observation, OtherSource, observe
+from diagnose.sources.content import Content
+from diagnose.sources.readers import UNKNOWN_TIME, Reading, choose_reader
+from diagnose.sources.replay import part_of
+from probes.recording import Entry
 
-_SCRAPED_AT = re.compile(r"^#\s*scraped_at_unix\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 _HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
-UNKNOWN_TIME = -1.0
 
 
 @dataclass(slots=True)
@@ -23,30 +21,67 @@ class FileEvidence:
     name: str
     entries: list[Entry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    recognised: list[str] = field(default_factory=list)
+    others: list[OtherSource] = field(default_factory=list)
+    profiles: list[KernelProfile] = field(default_factory=list)
+
+    def observation(self) -> Observation:
+        """Raises SourceError when an answer is not what its kind says."""
+        observation = observe(self.name, self.entries)
+        self.add_to(observation)
+        return observation
+
+    def add_to(self, observation: Observation) -> None:
+        """Beside what a live target or other files said: all but the entries."""
+        observation.warnings = [*self.warnings, *observation.warnings]
+        observation.recognised += self.recognised
+        observation.profiles += self.profiles
+        for source in self.others:
+            observation.add_source(source)
 
 
-def read_files(names: Sequence[str], interval: float | None) -> FileEvidence:
+Progress = Callable[[str], AbstractContextManager[Callable[[float], None]]]
+"""Given a file's name, what to tell the share of it that was read."""
+
+
+def read_files(
+    names: Sequence[str],
+    interval: float | None,
+    within: Cut | None = None,
+    progress: Progress = lambda _: nullcontext(lambda _: None),
+) -> FileEvidence:
     """Entries of all files; expositions without a time follow each other by `interval` seconds if none of them has one.
 
-    Raises SourceError that names the file and what is wrong with it.
+    Of recordings and logs only the part `within` is read. Raises SourceError that names the file and what is wrong with it.
     """
     evidence = FileEvidence(names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}")
-    pages: list[tuple[str, float | None]] = []
-    parts: list[list[Entry]] = []
-    steps: list[Entry] = []
-    for name in names:
-        data = _read(name)
-        if is_recording(data):
-            parts.append(_recording(evidence, name, data))
-            continue
-        text = _text(name, data)
-        if is_steps_header(_first_json(text)):
-            steps.append(Entry(UNKNOWN_TIME, "steps", text))
-        else:
-            pages.append((text, _exposition_time(name, text)))
+    readings = [_read(name, within, progress) for name in names]
+    for reading in readings:
+        evidence.warnings += reading.warnings
+        evidence.recognised += [reading.recognised] if reading.recognised else []
+        evidence.others += reading.others
+        evidence.profiles += reading.profiles
+        evidence.name = reading.target or evidence.name
+    pages = [(reading.page, reading.page_unix) for reading in readings if reading.page is not None]
+    parts = [reading.entries for reading in readings if reading.entries]
     parts += [[entry] for entry in _page_entries(evidence, pages, interval)]
+    steps = [Entry(UNKNOWN_TIME, "steps", reading.steps) for reading in readings if reading.steps is not None]
     evidence.entries = steps + [entry for part in _in_time_order(evidence, parts) for entry in part]
+    if within is not None and any(entry.kind == "exposition" for entry in evidence.entries):
+        evidence.entries = part_of(evidence.name, evidence.entries, within)
     return evidence
+
+
+def _read(name: str, within: Cut | None, progress: Progress) -> Reading:
+    hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
+    with Content(name, within, hint) as content:
+        if not content.head.strip():
+            raise SourceError(f"{name}: is empty")
+        reader = choose_reader(content)
+        if not reader.is_long:
+            return reader.read(content)
+        with progress(name) as content.on_progress:
+            return reader.read(content)
 
 
 def _in_time_order(evidence: FileEvidence, parts: list[list[Entry]]) -> list[list[Entry]]:
@@ -70,67 +105,3 @@ def _page_entries(
         if count_up and interval is not None:
             unix = index * interval
         yield Entry(UNKNOWN_TIME if unix is None else unix, "exposition", text)
-
-
-def _read(name: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
-        raise SourceError(f"{name}: cannot be read: {error.strerror or error}{hint}") from None
-    except MemoryError:
-        raise SourceError(f"{name}: is larger than the memory that is left") from None
-
-
-def _text(name: str, data: bytes) -> str:
-    """With line ends as text files have them here."""
-    try:
-        text = data.decode("utf-8").replace("\r\n", "\n")
-    except UnicodeDecodeError:
-        raise SourceError(f"{name}: is not text") from None
-    if not text.strip():
-        raise SourceError(f"{name}: is empty")
-    return text
-
-
-def _first_json(text: str) -> object:
-    line = text.partition("\n")[0]
-    if not line.startswith("{"):
-        return None
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _recording(evidence: FileEvidence, name: str, data: bytes) -> list[Entry]:
-    try:
-        recording = read_recording(data)
-    except WireError as error:
-        raise SourceError(f"{name}: {error}") from None
-    except MemoryError:
-        raise SourceError(f"{name}: its content is larger than the memory that is left") from None
-    if recording.torn:
-        evidence.warnings.append(
-            f"{name}: its end was cut off in a write ({recording.torn} bytes left out), the rest is used"
-        )
-    if recording.damaged:
-        evidence.warnings.append(
-            f"{name}: {recording.damaged} bytes within it cannot be read and were left out, the rest is used"
-        )
-    if not recording.entries:
-        raise SourceError(f"{name}: the recording holds no answer of {recording.target}")
-    evidence.name = recording.target
-    return recording.entries
-
-
-def _exposition_time(name: str, text: str) -> float | None:
-    """When the page was scraped: from its comment, else from sample timestamps. Raises SourceError when it is no page."""
-    try:
-        page = ExpositionParser().parse(text)
-    except ExpositionError as error:
-        raise SourceError(
-            f"{name}: neither a recording, step records nor exposition text ({printable(str(error))})"
-        ) from None
-    comment = _SCRAPED_AT.search(text)
-    return float(comment[1]) if comment is not None else page.sample_unix

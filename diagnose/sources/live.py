@@ -1,44 +1,184 @@
 """Watches a live server: one scrape per interval, never overlapping, and its step records where it serves them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import floor
+from typing import NamedTuple
 
 from diagnose.dialects.base import Dialect
-from diagnose.dialects.registry import recognise
-from diagnose.errors import ErrorAnswer, TargetError
-from diagnose.exposition import ExpositionError, ExpositionParser
+from diagnose.dialects.registry import recognise, spoken
+from diagnose.dialects.view import PageView
+from diagnose.errors import ErrorAnswer, NotMetrics, TargetError
+from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
 from diagnose.sources.clock import Clock
 from diagnose.sources.http import Endpoint
 from probes.recording import Entry
+from probes.records import StepRecord
 from probes.wire import StepsHeader, decode_steps
 
 GONE_AFTER_FAILURES = 3
 """Consecutive failed scrapes after which a target that had answered is called gone."""
 _AFTER_ALL_STEPS = 2**62
+_NO_METRICS = ("HTTP 404", "HTTP 501")
+_HINT = (
+    "; SGLang serves metrics with --enable-metrics, llama.cpp with --metrics, transformers serve has none: then give the "
+    "server's log as a file"
+)
 
 
-def first_page(endpoint: Endpoint) -> tuple[str, Dialect]:
-    """The target's metrics page and the dialect it speaks. Raises TargetError when it is not one that can be watched."""
-    body = endpoint.get("/metrics")
-    try:
-        page = ExpositionParser().parse(body)
-    except ExpositionError as error:
-        raise TargetError(f"{endpoint.url}/metrics: not a metrics page: {error}") from None
-    return body, recognise(endpoint.url, page)
+def first_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
+    """The target's metrics page and the dialects it speaks, at least one.
 
-
-def any_page(endpoint: Endpoint) -> tuple[str, Dialect | None]:
-    """As `first_page`, but for a page of an engine that this version does not know too: it has no dialect yet."""
-    body = endpoint.get("/metrics")
-    try:
-        page = ExpositionParser().parse(body)
-    except ExpositionError as error:
-        raise TargetError(f"{endpoint.url}/metrics: not a metrics page: {error}") from None
+    Raises TargetError when there is no answer, and NotMetrics when it is not one that can be watched.
+    """
+    body, page = _read_page(endpoint)
     try:
         return body, recognise(endpoint.url, page)
-    except TargetError:
-        return body, None
+    except TargetError as error:
+        raise NotMetrics(str(error)) from None
+
+
+def any_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
+    """As `first_page`, but for a page of an engine that this version does not know too: it has no dialect yet."""
+    body, page = _read_page(endpoint)
+    return body, spoken(PageView(page))
+
+
+def _read_page(endpoint: Endpoint) -> tuple[str, Exposition]:
+    try:
+        body = endpoint.get("/metrics")
+    except ErrorAnswer as error:
+        raise ErrorAnswer(f"{error}{_HINT if any(code in str(error) for code in _NO_METRICS) else ''}") from None
+    if body.lstrip()[:1] in ("[", "{"):
+        raise NotMetrics(
+            f"{endpoint.url}/metrics: answers JSON; a TensorRT-LLM server has its metrics at {endpoint.url}/prometheus/metrics, "
+            "and this read has taken its iteration records"
+        )
+    try:
+        return body, ExpositionParser().parse(body)
+    except ExpositionError as error:
+        raise NotMetrics(f"{endpoint.url}/metrics: not a metrics page: {error}") from None
+
+
+FirstPage = Callable[[Endpoint], tuple[str, tuple[Dialect, ...]]]
+
+
+class Steps(NamedTuple):
+    """One answer of the step records' endpoint."""
+
+    body: str
+    header: StepsHeader
+    records: list[StepRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one scrape brought home, raw and parsed."""
+
+    entries: tuple[Entry, ...]
+    page: Exposition | None = None
+    """None when the page could not be read; `problem` says why."""
+    steps: Steps | None = None
+    problem: Entry | None = None
+
+
+@dataclass(slots=True)
+class Scraper:
+    """Reads one target scrape by scrape and follows its step records across restarts. Not thread-safe."""
+
+    endpoint: Endpoint
+    clock: Clock
+    first: FirstPage = first_page
+    """Reads the first page and says what may be watched."""
+    dialects: tuple[Dialect, ...] = ()
+    """Known from the first page on; empty for a page that `first` let pass without one."""
+    _parser: ExpositionParser = field(default_factory=ExpositionParser)
+    _next_step: int | None = None
+    """Where the next read of step records begins; None when the target serves none."""
+    _engine_id: str = ""
+
+    def start(self) -> Reading:
+        """The first page, and where step records begin. Raises TargetError when the target cannot be watched."""
+        body, self.dialects = self.first(self.endpoint)
+        entries = [Entry(self.clock.unix(), "exposition", body)]
+        entries += self._states([path for dialect in self.dialects for path in dialect.state_paths])
+        if (lack := self._first_steps()) is not None:
+            entries.append(lack)
+        return Reading(tuple(entries), self._parser.parse(body))
+
+    def read(self) -> Reading:
+        """One page, and the step records since the last read. `start` comes first."""
+        try:
+            body = self.endpoint.get("/metrics")
+        except ErrorAnswer as error:
+            return self._failed(str(error), "error_answer")
+        except TargetError as error:
+            return self._failed(str(error), "unreachable")
+        try:
+            page = self._parser.parse(body)
+        except ExpositionError as error:
+            return self._failed(f"{self.endpoint.url}/metrics: not a metrics page any more: {error}", "bad_answer")
+        named = [dialect for dialect in self.dialects if dialect.prefixes]
+        view = PageView(page)
+        if named and not any(dialect.speaks(view) for dialect in named):
+            return self._failed(f"{self.endpoint.url}/metrics: holds no {named[0].name} metrics any more", "bad_answer")
+        entries = [Entry(self.clock.unix(), "exposition", body)]
+        entries += self._states([path for dialect in self.dialects for path in dialect.load_paths])
+        steps = self._more_steps()
+        if isinstance(steps, Entry):
+            return Reading((*entries, steps), page)
+        if steps is None:
+            return Reading(tuple(entries), page)
+        return Reading((*entries, Entry(self.clock.unix(), "steps", steps.body)), page, steps)
+
+    def _states(self, paths: Sequence[str]) -> Iterator[Entry]:
+        """What a server says of itself in JSON is an extra: many servers do not serve it, and that is no event."""
+        for path in paths:
+            try:
+                yield Entry(self.clock.unix(), "state", self.endpoint.get(path), path)
+            except TargetError:
+                continue
+
+    def _failed(self, text: str, kind: str) -> Reading:
+        problem = Entry(self.clock.unix(), "event", text, kind)
+        return Reading((problem,), problem=problem)
+
+    @property
+    def _steps_path(self) -> str | None:
+        return next((dialect.debug_steps_path for dialect in self.dialects if dialect.debug_steps_path), None)
+
+    def _first_steps(self) -> Entry | None:
+        """Finds the first step of the window; an event when that fails."""
+        if (path := self._steps_path) is None:
+            return None
+        try:
+            header = self._read_steps(path, _AFTER_ALL_STEPS).header
+        except TargetError as error:
+            return Entry(self.clock.unix(), "event", str(error), "no_step_records")
+        self._next_step, self._engine_id = header.next_id, header.engine_id
+        return None
+
+    def _more_steps(self) -> Steps | Entry | None:
+        """A failure here is a lack, not an outage: the page has just been read. The next read catches up."""
+        path = self._steps_path
+        if self._next_step is None or path is None:
+            return None
+        try:
+            steps = self._read_steps(path, self._next_step)
+            if steps.header.engine_id != self._engine_id:
+                # A restarted engine counts from zero again, and may have passed the old count by now.
+                steps = self._read_steps(path, 0)
+        except TargetError as error:
+            return Entry(self.clock.unix(), "event", str(error), "no_step_records")
+        self._next_step, self._engine_id = steps.header.next_id, steps.header.engine_id
+        return steps
+
+    def _read_steps(self, path: str, since: int) -> Steps:
+        body = self.endpoint.get(f"{path}?since={since}")
+        try:
+            return Steps(body, *decode_steps(body))
+        except (ValueError, TypeError, RecursionError) as error:  # WireError, and what JSON can hold besides
+            raise TargetError(f"{self.endpoint.url}{path}: not step records: {error}") from None
 
 
 @dataclass(slots=True)
@@ -50,15 +190,11 @@ class Watch:
     on_entry: Callable[[Entry], None] = lambda _: None
     on_progress: Callable[[float], None] = lambda _: None
     """Called with the seconds watched so far."""
-    first: Callable[[Endpoint], tuple[str, Dialect | None]] = first_page
+    first: FirstPage = first_page
     """Reads the first page and says what may be watched."""
     keeps: bool = True
     """False where `on_entry` is all that is wanted: hours of pages need not be held."""
     _entries: list[Entry] = field(default_factory=list)
-    _parser: ExpositionParser = field(default_factory=ExpositionParser)
-    _next_step: int | None = None
-    """Where the next read of step records begins; None when the target serves none."""
-    _engine_id: str = ""
 
     @property
     def entries(self) -> list[Entry]:
@@ -75,11 +211,11 @@ class Watch:
         A failure later on is evidence and becomes an event; the watch ends early when the target is gone, and goes on past
         the window's end while it is open whether it is.
         """
-        body, dialect = self.first(self.endpoint)
-        self._keep(Entry(self.clock.unix(), "exposition", body))
-        self._first_steps(dialect)
+        scraper = Scraper(self.endpoint, self.clock, self.first)
+        self._keep(scraper.start())
         start = self.clock.monotonic()
         due, failures = start + interval, 0
+        problem: Entry | None = None
         while failures < GONE_AFTER_FAILURES:
             now = self.clock.monotonic()
             if now - start >= seconds and not failures:
@@ -89,7 +225,9 @@ class Watch:
             self.clock.sleep(max(0.0, min(due, end) - now))
             due += interval * max(1, floor((self.clock.monotonic() - due) / interval) + 1)
             self.on_progress(min(seconds, self.clock.monotonic() - start))
-            problem = self._scrape(dialect)
+            reading = scraper.read()
+            self._keep(reading)
+            problem = reading.problem
             # A target that answers, with an error or with another page, is in trouble and not gone.
             failures = failures + 1 if problem is not None and problem.event == "unreachable" else 0
             if now - start >= seconds and not failures:
@@ -97,71 +235,11 @@ class Watch:
         last_words = (
             f"the target answered at the start of the window and is gone now: {problem.body if problem else ''}"
         )
-        self._keep(Entry(self.clock.unix(), "event", last_words, "gone"))
+        self._keep(Reading((Entry(self.clock.unix(), "event", last_words, "gone"),)))
         return self._entries
 
-    def _keep(self, entry: Entry) -> None:
-        if self.keeps:
-            self._entries.append(entry)
-        self.on_entry(entry)
-
-    def _scrape(self, dialect: Dialect | None) -> Entry | None:
-        """One page, and the step records since the last read. The event of what went wrong with the page, if anything did."""
-        try:
-            body = self.endpoint.get("/metrics")
-        except ErrorAnswer as error:
-            return self._event(str(error), "error_answer")
-        except TargetError as error:
-            return self._event(str(error), "unreachable")
-        if (problem := self._unreadable(body, dialect)) is not None:
-            return self._event(problem, "bad_answer")
-        self._keep(Entry(self.clock.unix(), "exposition", body))
-        self._more_steps(dialect)
-        return None
-
-    def _event(self, text: str, kind: str) -> Entry:
-        entry = Entry(self.clock.unix(), "event", text, kind)
-        self._keep(entry)
-        return entry
-
-    def _unreadable(self, body: str, dialect: Dialect | None) -> str | None:
-        try:
-            page = self._parser.parse(body)
-        except ExpositionError as error:
-            return f"{self.endpoint.url}/metrics: not a metrics page any more: {error}"
-        if dialect is not None and not dialect.speaks(page):
-            return f"{self.endpoint.url}/metrics: holds no {dialect.name} metrics any more"
-        return None
-
-    def _first_steps(self, dialect: Dialect | None) -> None:
-        """Finds the first step of the window."""
-        if dialect is None or dialect.debug_steps_path is None:
-            return
-        try:
-            header = self._read_steps(dialect.debug_steps_path, _AFTER_ALL_STEPS)[1]
-        except TargetError as error:
-            self._keep(Entry(self.clock.unix(), "event", str(error), "no_step_records"))
-            return
-        self._next_step, self._engine_id = header.next_id, header.engine_id
-
-    def _more_steps(self, dialect: Dialect | None) -> None:
-        """A failure here is a lack, not an outage: the page has just been read. The next read catches up."""
-        if self._next_step is None or dialect is None or dialect.debug_steps_path is None:
-            return
-        try:
-            body, header = self._read_steps(dialect.debug_steps_path, self._next_step)
-            if header.engine_id != self._engine_id:
-                # A restarted engine counts from zero again, and may have passed the old count by now.
-                body, header = self._read_steps(dialect.debug_steps_path, 0)
-        except TargetError as error:
-            self._keep(Entry(self.clock.unix(), "event", str(error), "no_step_records"))
-            return
-        self._keep(Entry(self.clock.unix(), "steps", body))
-        self._next_step, self._engine_id = header.next_id, header.engine_id
-
-    def _read_steps(self, path: str, since: int) -> tuple[str, StepsHeader]:
-        body = self.endpoint.get(f"{path}?since={since}")
-        try:
-            return body, decode_steps(body)[0]
-        except (ValueError, TypeError, RecursionError) as error:  # WireError, and what JSON can hold besides
-            raise TargetError(f"{self.endpoint.url}{path}: not step records: {error}") from None
+    def _keep(self, reading: Reading) -> None:
+        for entry in reading.entries:
+            if self.keeps:
+                self._entries.append(entry)
+            self.on_entry(entry)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from diagnose.errors import SourceError
+from diagnose.observation import Cut
 from diagnose.sources.clock import Clock
 from probes.recording import Entry
 
@@ -41,8 +42,8 @@ class Replay:
             yield max(0.0, entry.unix - self.entries[0].unix), entry
 
 
-def part_of(name: str, entries: Sequence[Entry], since: float, until: float) -> list[Entry]:
-    """Entries from `since` to `until`, seconds since the first page.
+def part_of(name: str, entries: Sequence[Entry], cut: Cut) -> list[Entry]:
+    """The entries of a part, whose relative moments count from the first page.
 
     Step records that were read with the window's first page are of the time before it, and are left out. Raises
     SourceError when there are not two pages in between, or entries that do not know their time.
@@ -50,11 +51,13 @@ def part_of(name: str, entries: Sequence[Entry], since: float, until: float) -> 
     pages = [entry.unix for entry in entries if entry.kind == "exposition"]
     if not pages or min(pages) < 0:
         raise SourceError(f"{name}: has no times that --since and --until could choose from")
+    since, until = (moment - pages[0] for moment in cut.span(pages[0]))
     kept = [entry for entry in entries if since <= entry.unix - pages[0] <= until]
     found = [place for place, entry in enumerate(kept) if entry.kind == "exposition"]
     if len(found) < 2:
+        length = pages[-1] - pages[0]
         raise SourceError(
-            f"{name}: holds {len(found)} scrapes between {since:g} s and {min(until, pages[-1] - pages[0]):g} s, and two are "
-            f"needed; it is {pages[-1] - pages[0]:.1f} s long"
+            f"{name}: holds {len(found)} scrapes between {max(since, 0.0):g} s and {min(until, length):g} s, and two are "
+            f"needed; it is {length:.1f} s long"
         )
     return [entry for place, entry in enumerate(kept) if entry.kind != "steps" or place > found[1]]

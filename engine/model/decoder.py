@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.model.config import ModelConfig
-from engine.model.rope import rope_tables, rotate
+from engine.model.ops import DecoderOps, TorchOps
+from engine.model.rope import rope_tables
 from engine.model.weights import DecoderWeights, LayerWeights
 from probes import optime
 from probes.optime import Laps
@@ -23,8 +24,10 @@ class Attention(Protocol):
 
 
 class Decoder:
-    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, ops: DecoderOps | None = None) -> None:
+        """ops: torch's own when not given."""
         self.config = config
+        self._ops = ops or TorchOps()
         self.weights = weights
         device = weights.embedding.device
         cos, sin = rope_tables(config, weights.dtype)
@@ -46,9 +49,9 @@ class Decoder:
         for index, layer in enumerate(weights.layers):
             hidden = self._attention_block(index, layer, hidden, cos, sin, attention, timer)
             hidden = self._mlp_block(layer, hidden, timer)
-        wanted = F.rms_norm(hidden[sample_rows], (self.config.hidden_size,), weights.final_norm, eps)
+        wanted = self._ops.rms_norm(hidden[sample_rows], weights.final_norm, eps)
         timer.lap(optime.NORM_ROPE_ACT)
-        logits = F.linear(wanted, weights.lm_head)
+        logits = self._ops.linear(wanted, weights.lm_head)
         timer.lap(optime.GEMM)
         return logits
 
@@ -62,10 +65,10 @@ class Decoder:
         attention: Attention,
         timer: Laps,
     ) -> Tensor:
-        config = self.config
-        normed = F.rms_norm(hidden, (config.hidden_size,), layer.input_norm, config.rms_eps)
+        config, ops = self.config, self._ops
+        normed = ops.rms_norm(hidden, layer.input_norm, config.rms_eps)
         timer.lap(optime.NORM_ROPE_ACT)
-        qkv = F.linear(normed, layer.qkv, layer.qkv_bias)
+        qkv = ops.linear(normed, layer.qkv, layer.qkv_bias)
         timer.lap(optime.GEMM)
         # Heads in the fused row: | query heads | key heads | value heads |; the first two groups are rotated together.
         heads = qkv.view(-1, config.num_query_heads + 2 * config.num_kv_heads, config.head_dim)
@@ -73,23 +76,23 @@ class Decoder:
         rotating, head_norm = heads[:, :value_start], self._head_norms[index]
         if head_norm is not None:
             rotating = F.rms_norm(rotating, (config.head_dim,), None, config.rms_eps).mul_(head_norm)
-        rotated = rotate(rotating, cos, sin)
+        rotated = ops.rotate(rotating, cos, sin)
         query, key = rotated[:, : config.num_query_heads], rotated[:, config.num_query_heads :]
         timer.lap(optime.NORM_ROPE_ACT)
         attended = attention.attend(index, query, key, heads[:, value_start:], timer)
-        projected = F.linear(attended, layer.output, layer.output_bias)
+        projected = ops.linear(attended, layer.output, layer.output_bias)
         timer.lap(optime.GEMM)
         return hidden.add_(projected)
 
     def _mlp_block(self, layer: LayerWeights, hidden: Tensor, timer: Laps) -> Tensor:
-        normed = F.rms_norm(hidden, (self.config.hidden_size,), layer.post_norm, self.config.rms_eps)
+        ops = self._ops
+        normed = ops.rms_norm(hidden, layer.post_norm, self.config.rms_eps)
         timer.lap(optime.NORM_ROPE_ACT)
-        gate_up = F.linear(normed, layer.gate_up)
+        gate_up = ops.linear(normed, layer.gate_up)
         timer.lap(optime.GEMM)
-        gate, up = gate_up.chunk(2, dim=-1)
-        activated = F.silu(gate).mul_(up)
+        activated = ops.silu_mul(gate_up)
         timer.lap(optime.NORM_ROPE_ACT)
-        projected = F.linear(activated, layer.down)
+        projected = ops.linear(activated, layer.down)
         timer.lap(optime.GEMM)
         return hidden.add_(projected)
 

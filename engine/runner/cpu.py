@@ -1,11 +1,19 @@
-"""The reference runner: executes batches on the CPU with torch."""
+"""The CPU runner: the compiled kernels where they fit, torch for the rest. With torch alone it is the reference."""
 
+import logging
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 
 import torch
 
 from engine.errors import ConfigError
+from engine.model.config import ModelConfig
 from engine.model.decoder import Decoder
+from engine.model.ops import DecoderOps, TorchOps
+from engine.native import library
+from engine.native.attention import NativePagedAttention
+from engine.native.library import Library
+from engine.native.ops import NativeOps
 from engine.runner import host
 from engine.runner.base import DeviceMemory, ModelGeometry, StepResult
 from engine.runner.model import RunnableModel, check_pool, geometry_of
@@ -15,16 +23,30 @@ from engine.step import BatchPlan
 from probes import optime
 from probes.optime import Laps, LapTimer
 
+log = logging.getLogger("stallscope.engine")
+
+KERNELS = ("auto", "native", "torch")
+
 
 class CpuRunner:
-    """Implements `engine.runner.base.Runner`. `threads` sets torch's intra-op threads for the whole process."""
+    """Implements `engine.runner.base.Runner`. `threads` sets torch's intra-op threads for the whole process.
+
+    kernels: `native`, `torch`, or `auto`: native where they are built and fit the model. ConfigError when they do not.
+    """
 
     def __init__(
-        self, model: RunnableModel, *, threads: int | None = None, memory_limit_bytes: int | None = None
+        self,
+        model: RunnableModel,
+        *,
+        threads: int | None = None,
+        memory_limit_bytes: int | None = None,
+        kernels: str = "auto",
     ) -> None:
         self._threads = host.set_threads(threads)
         self._memory_limit_bytes = memory_limit_bytes or host.memory_limit_bytes()
-        self._decoder = Decoder(model.config, model.weights)
+        self._library = _choose_kernels(kernels, model, self._threads)
+        ops: DecoderOps = TorchOps() if self._library is None else NativeOps(self._library)
+        self._decoder = Decoder(model.config, model.weights, ops)
         self._weight_bytes = model.weights.num_bytes
         self._attention: TorchPagedAttention | None = None
         self._sampler = Sampler()
@@ -51,7 +73,7 @@ class CpuRunner:
 
     @property
     def attention_backend(self) -> str:
-        return TorchPagedAttention.name
+        return TorchPagedAttention.name if self._library is None else NativePagedAttention.name
 
     @property
     def device_time_source(self) -> str:
@@ -63,7 +85,8 @@ class CpuRunner:
         available = self._memory_limit_bytes - self._weight_bytes
         check_pool(num_blocks, block_size, bytes_per_token=self._geometry.kv_bytes_per_token, available=available)
         config = self._decoder.config
-        self._attention = TorchPagedAttention(
+        attention = TorchPagedAttention if self._library is None else partial(NativePagedAttention, self._library)
+        self._attention = attention(
             num_layers=config.num_layers,
             num_query_heads=config.num_query_heads,
             num_kv_heads=config.num_kv_heads,
@@ -107,3 +130,30 @@ class CpuRunner:
         positions = torch.tensor(plan.positions, dtype=torch.int64)
         sample_rows = torch.tensor(plan.sample_rows, dtype=torch.int64)
         return self._decoder.forward(token_ids, positions, sample_rows, attention, timer)
+
+
+def _choose_kernels(asked: str, model: RunnableModel, threads: int) -> Library | None:
+    """None: torch's. Says in the log which were taken and why."""
+    if asked == "torch":
+        log.info("kernels of torch: asked for")
+        return None
+    try:
+        found = library.load(threads)
+        _check_fit(found, model.config, model.weights.dtype)
+    except library.Unavailable as reason:
+        if asked != "auto":
+            raise ConfigError(f"the native kernels {reason}") from reason
+        log.info("kernels of torch: the native ones %s", reason)
+        return None
+    log.info("native kernels: %s", "asked for" if asked == "native" else "they fit the model")
+    return found
+
+
+def _check_fit(found: Library, config: ModelConfig, dtype: torch.dtype) -> None:
+    if dtype is not torch.float32:
+        raise library.Unavailable(f"take float32, not {str(dtype).removeprefix('torch.')}")
+    if not found.takes_head_dim(config.head_dim):
+        raise library.Unavailable(f"are not built for a head size of {config.head_dim}")
+    sizes = (config.hidden_size, config.intermediate_size, config.query_size, config.kv_size)
+    if any(size % library.LANES for size in sizes):
+        raise library.Unavailable(f"take sizes that are multiples of {library.LANES}")

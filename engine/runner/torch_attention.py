@@ -82,6 +82,7 @@ class TorchPagedAttention:
         self._key_scratch = torch.zeros(scratch_shape, dtype=dtype, device=self._device)
         self._value_scratch = torch.zeros(scratch_shape, dtype=dtype, device=self._device)
         self._slots = torch.empty(0, dtype=torch.int64)
+        self._num_decodes = 0
         self._buckets: list[_DecodeBucket] = []
         self._chunks: list[_PrefillChunk] = []
 
@@ -101,7 +102,7 @@ class TorchPagedAttention:
 
     def begin(self, plan: BatchPlan) -> None:
         self._slots = torch.tensor(plan.slots, dtype=torch.int64, device=self._device)
-        self._buckets = [self._decode_bucket(plan, rows) for rows in length_buckets(plan, self._gather_blocks)]
+        self._begin_decodes(plan)
         self._chunks = []
         row = plan.num_decode_seqs
         for sequence in range(plan.num_decode_seqs, len(plan.query_lens)):
@@ -111,14 +112,11 @@ class TorchPagedAttention:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: Laps) -> Tensor:
         """See `engine.model.decoder.Attention`."""
         keys, values = self.kv[layer, 0], self.kv[layer, 1]
-        flat = (-1, self._num_kv_heads, self._head_dim)
-        keys.view(flat).index_copy_(0, self._slots, key)
-        values.view(flat).index_copy_(0, self._slots, value)
+        self._store(key, value, keys, values)
         timer.lap(optime.KV_WRITE)
-        output = torch.empty_like(query)
-        for bucket in self._buckets:
-            output[bucket.rows] = self._decode(bucket, query[bucket.rows], keys, values)
-        if self._buckets:
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        if self._num_decodes:
+            self._attend_decodes(query, keys, values, output)
             timer.lap(optime.ATTENTION_DECODE)
         for chunk in self._chunks:
             rows = slice(chunk.first_row, chunk.first_row + chunk.num_rows)
@@ -126,6 +124,21 @@ class TorchPagedAttention:
         if self._chunks:
             timer.lap(optime.ATTENTION_PREFILL)
         return output.view(query.shape[0], -1)
+
+    # What compiled kernels do in their own way.
+
+    def _begin_decodes(self, plan: BatchPlan) -> None:
+        self._num_decodes = plan.num_decode_seqs
+        self._buckets = [self._decode_bucket(plan, rows) for rows in length_buckets(plan, self._gather_blocks)]
+
+    def _store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor) -> None:
+        flat = (-1, self._num_kv_heads, self._head_dim)
+        keys.view(flat).index_copy_(0, self._slots, key)
+        values.view(flat).index_copy_(0, self._slots, value)
+
+    def _attend_decodes(self, query: Tensor, keys: Tensor, values: Tensor, output: Tensor) -> None:
+        for bucket in self._buckets:
+            output[bucket.rows] = self._decode(bucket, query[bucket.rows], keys, values)
 
     def _decode(self, bucket: _DecodeBucket, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """query [n, heads, head_dim]. The query heads that share a KV head become rows of one small matrix, so that the

@@ -41,10 +41,14 @@ def build_app(context: ServerContext) -> Starlette:
         engine.start(post)
         for export in context.exports:
             export.start()
+        if context.gpu is not None:
+            context.gpu.start()
         try:
             yield
         finally:
             engine.fail_all()
+            if context.gpu is not None and not await asyncio.to_thread(context.gpu.stop):
+                log.warning("the GPU driver does not answer; leaving its thread behind")
             if not await asyncio.to_thread(engine.stop):
                 log.error("the engine thread is still in a step; leaving it behind")
             await asyncio.to_thread(close_all, context.exports, EXPORT_GRACE_SECONDS)
@@ -76,6 +80,7 @@ def _routes(context: ServerContext) -> list[Route]:
         Route("/debug/steps", observe.steps),
         Route("/debug/census", observe.census),
         Route("/debug/requests", observe.requests),
+        Route("/debug/gpu", observe.gpu),
     ]
     if context.admin_token is not None:
         admin = AdminApi(context, context.admin_token)

@@ -7,6 +7,7 @@ from typing import Protocol
 from engine.loop import EngineThread
 from engine.outputs import Detokenizer
 from probes.exports import ExportThread
+from probes.gpu_monitor import GpuMonitor
 from probes.prometheus import EngineCollector
 from probes.recorder import RingRecorder
 
@@ -46,3 +47,5 @@ class ServerContext:
     """None: there is no admin surface."""
     exports: Sequence[ExportThread] = ()
     """They run as long as the application does."""
+    gpu: GpuMonitor | None = None
+    """None: the engine runs on no GPU."""

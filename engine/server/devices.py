@@ -5,12 +5,12 @@ import torch
 from engine.errors import ConfigError
 from engine.model.registry import LoadedModel
 from engine.runner.base import Runner
-from engine.runner.cpu import CpuRunner
+from engine.runner.cpu import KERNELS, CpuRunner
 from engine.runner.cuda import CudaOptions, CudaRunner
 from engine.runner.device import CudaDevice
 from engine.server.options import ServeOptions
-
-_CPU_ATTENTION = ("auto", "torch")
+from probes.gpu_monitor import GpuMonitor
+from probes.nvml import NvmlProbe
 
 
 def resolve_device(asked: str) -> str:
@@ -32,9 +32,13 @@ def resolve_dtype(asked: str, device: str) -> str:
 def make_runner(model: LoadedModel, options: ServeOptions, device: str) -> Runner:
     """Raises ConfigError when the device is not there or cannot do what is asked."""
     if device == "cpu":
-        if options.attention not in _CPU_ATTENTION:
-            raise ConfigError(f"--attention {options.attention} needs a CUDA device; on the CPU there is torch")
-        return CpuRunner(model, threads=options.threads, memory_limit_bytes=options.device_memory)
+        if options.attention not in KERNELS:
+            raise ConfigError(f"--attention {options.attention} needs a CUDA device; on the CPU: {', '.join(KERNELS)}")
+        return CpuRunner(
+            model, threads=options.threads, memory_limit_bytes=options.device_memory, kernels=options.attention
+        )
+    if options.attention == "native":
+        raise ConfigError("--attention native is for the CPU")
     cuda_options = CudaOptions(
         attention=options.attention,
         max_sequences=options.max_sequences,
@@ -43,3 +47,10 @@ def make_runner(model: LoadedModel, options: ServeOptions, device: str) -> Runne
         memory_limit_bytes=options.device_memory,
     )
     return CudaRunner(model, CudaDevice(), cuda_options)
+
+
+def watch_gpu(device: str) -> GpuMonitor | None:
+    """Of the GPU that the engine runs on; None on the CPU. Not started yet."""
+    if device == "cpu":
+        return None
+    return GpuMonitor(NvmlProbe(frozenset({f"GPU-{torch.cuda.get_device_properties(0).uuid}"})))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -12,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from engine.server.context import ServerContext
 from engine.server.errors import ApiError, json_response
+from probes.gpu import GpuReading, GpuSample
 from probes.locks import Histogram
 from probes.prometheus import negotiated
 from probes.snapshot import ReuseSnapshot
@@ -50,6 +52,12 @@ class ObserveApi:
         facts = {"free_includes_reclaimable": False, "block_size": self._context.block_size}
         return json_response(buckets | facts | {"reuse": None if state.reuse is None else _reuse(state.reuse)})
 
+    async def gpu(self, _: Request) -> Response:
+        """What the driver says of the engine's GPU, and for each figure that it does not say, why."""
+        gpu = self._context.gpu
+        reading = GpuReading((), "the engine runs on the CPU") if gpu is None else gpu.latest()
+        return json_response({"gpus": [_gpu(sample) for sample in reading.gpus], "reason": reading.reason})
+
     async def requests(self, request: Request) -> Response:
         """The oldest live requests, at most `limit`: what each waits for and for how long."""
         limit = _query_number(request, "limit", _Positive) or _REQUESTS_LISTED
@@ -83,6 +91,10 @@ def _reuse(reuse: ReuseSnapshot) -> dict[str, Any]:
         "reuse_seconds": _count_and_mean(reuse.reuse),
         "ghost_age_seconds": _count_and_mean(reuse.ghost_age),
     }
+
+
+def _gpu(sample: GpuSample) -> dict[str, Any]:
+    return asdict(sample) | {"throttle": None if sample.throttle is None else sorted(sample.throttle)}
 
 
 def _count_and_mean(ages: Histogram) -> dict[str, float | None]:

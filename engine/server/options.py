@@ -11,7 +11,7 @@ from engine.errors import ConfigError
 DEFAULT_CPU_BLOCKS = 1024
 """KV blocks when neither their number nor the device's memory is given."""
 DEVICES = ("auto", "cpu", "cuda")
-ATTENTIONS = ("auto", "torch", "triton", "flash_attn")
+ATTENTIONS = ("auto", "native", "torch", "triton", "flash_attn")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
@@ -53,7 +53,7 @@ class ServeOptions:
     dtype: str = "auto"
     """Of weights and KV. auto: float32 on the CPU, bfloat16 or float16 on a GPU."""
     attention: str = "auto"
-    """One of ATTENTIONS."""
+    """One of ATTENTIONS. On the CPU it chooses the kernels of the whole decoder."""
     cuda_graphs: bool = True
     """Capture decode steps at start."""
     profile_every: int = 2048

@@ -29,7 +29,7 @@ from engine.scheduler import Scheduler
 from engine.server.app import build_app
 from engine.server.codec import ModelCodec
 from engine.server.context import ServerContext
-from engine.server.devices import make_runner, resolve_device, resolve_dtype
+from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
 from engine.server.exports import make_exports
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
 from probes.locks import TimedLock
@@ -107,7 +107,8 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         info=_info(name, version, runner, config, engine_id),
     )
     engine = EngineThread(core, lock, recorder, facts)
-    collector = EngineCollector(recorder, lock, engine.snapshot)
+    gpu = watch_gpu(device)
+    collector = EngineCollector(recorder, lock, engine.snapshot, gpu)
     exports = make_exports(options, recorder, collector, facts, name, version)
     collector.exports = [export.counters for export in exports]
     return ServerContext(
@@ -115,6 +116,7 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         codec=ModelCodec(model),
         recorder=recorder,
         collector=collector,
+        gpu=gpu,
         model_name=name,
         model_aliases=frozenset({name, model.name, options.model}),
         max_model_len=max_model_len,

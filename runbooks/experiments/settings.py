@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from diagnose.assembly import assemble
 from diagnose.case import Window, make_window
 from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.errors import DiagnoseError
@@ -20,11 +21,11 @@ from diagnose.sources.http import Endpoint
 from diagnose.sources.live import first_page
 from diagnose.thresholds import read_policy
 from diagnose.units import seconds
-from diagnose.windows import build_signals
 from probes.recording import Entry
 from runbooks.errors import ExperimentError
 from runbooks.experiments.analysis import Outcome, Question, analyse, paired_blocks
 from runbooks.experiments.arms import NAMES, Arms, KnobArms, LaunchArms, UrlArms
+from runbooks.experiments.figures import METRICS
 from runbooks.experiments.report import Report, apply_to_diagnosis, html, markdown, text_lines, to_json
 from runbooks.experiments.run import Plan, Run, run_blocks
 from runbooks.experiments.statistics import Looks
@@ -223,6 +224,12 @@ class Settings:
         click.echo(
             f"  {plan.pairs} pairs in random order, at least {seconds(plan.seconds)}; the old value is put back at the end"
         )
+        click.echo("  compared: p50, p95 and p99 of ITL and TTFT, and throughput, each with its interval")
+        click.echo(
+            "  only if matched: arrival rate, prompt and output length, prefix hit rate, failed requests, precision and build"
+        )
+        looks = " and ".join(map(str, plan.looks.at))
+        click.echo(f"  stops after {looks} pairs: {METRICS[self.metric].text} at p <= {plan.looks.level:g} decides")
 
     def _deliver(self, report: Report) -> None:
         form = "json" if self.as_json else self.form
@@ -267,12 +274,12 @@ def _read_secret(path: Path) -> str:
 def _configuration(url: str) -> Window | None:
     """What the server says of itself on its metrics page; None when it has no page that is understood."""
     try:
-        body, dialect = first_page(Endpoint(url))
+        body, _ = first_page(Endpoint(url))
     except DiagnoseError:
         return None
     # The same page twice: a configuration has no window.
     observation = observe(url, [Entry(float(at), "exposition", body) for at in range(2)])
-    return make_window(build_signals(observation, dialect), DEFAULT_POLICY)
+    return make_window(assemble(observation, DEFAULT_POLICY).signals, DEFAULT_POLICY)
 
 
 def _replace_file(path: Path, text: str) -> None:

@@ -113,7 +113,7 @@ class Examiner:
         try:
             if target.baseline:
                 evidence = read_files([str(self._config.path(name)) for name in target.baseline], None)
-                return observe(evidence.name, evidence.entries)
+                return evidence.observation()
             if self._before is not None and target.selector and alert_unix is not None:
                 return self._before(target, window, alert_unix)
         except DiagnoseError as error:

@@ -12,9 +12,13 @@ RESULTS = Path(__file__).resolve().parent / "results"
 # name -> (module and options, option that takes a JSON file)
 BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "toolkit_speed": (["tests.benchmarks.toolkit_speed"], "--json"),
+    "exposition_speed": (["tests.benchmarks.exposition_speed"], "--json"),
+    "dashboard_cost": (["tests.benchmarks.dashboard_cost"], "--json"),
+    "trace_import": (["tests.benchmarks.trace_import"], "--json"),
+    "probe_cost": (["tests.benchmarks.probe_cost"], "--json"),
     "policy_speed": (["tests.benchmarks.policy_speed"], None),
-    "engine_vs_transformers": (["tests.benchmarks.engine_vs_transformers"], "--json"),
     "recording_cost": (["tests.benchmarks.recording_cost"], "--json"),
+    "cpu_engines": (["tests.benchmarks.cpu_engines"], "--json"),
     "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
 }
 

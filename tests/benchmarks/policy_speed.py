@@ -70,7 +70,7 @@ def prefix_rows() -> list[Row]:
     def insert() -> None:
         fresh = HashChainIndex(16, SCOPE)
         new = fresh.start()
-        new.digests, new.chunks = key.digests, key.chunks
+        new.preimages = key.preimages
         fresh.insert(new, range(256), 0, 256)
 
     return [

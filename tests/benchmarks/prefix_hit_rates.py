@@ -92,7 +92,7 @@ def run_step(scheduler: Scheduler) -> list[Request]:
     step = scheduler.schedule()
     if step.is_empty:
         return []
-    rows = [one.request for one in (*step.decodes, *step.prefills) if one.samples]
+    rows = [one.request for one in step.sampled]
     tokens = [answer_token(request.prompt_token_ids, len(request.output_token_ids)) for request in rows]
     ended = [
         request

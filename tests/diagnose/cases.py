@@ -9,8 +9,12 @@ from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.observation import Event, Observation
 from diagnose.signals import Signals
 from diagnose.slo import parse_reported, parse_slo
-from probes.records import BlockCensus
+from probes.gpu import ThrottleReason
+from probes.host_profile import HostProfile, ThreadUse
+from probes.records import BlockCensus, DeviceTime
+from probes.stack_patterns import Activity, Role
 from tests.builders import Engine, Machine, Plan, make_signals, make_steps, varied, watch, with_prefill
+from tests.probes.gpus import healthy_gpu
 
 TARGET = "http://127.0.0.1:8000"
 FULL = BlockCensus(98, 0, 2)
@@ -88,6 +92,57 @@ def slow_host(**over: Any) -> Observation:
     return watch(make_steps(300, machine=Machine(schedule_us=6000, lock_us=2000)), **over)
 
 
+def late_collectives(**over: Any) -> Observation:
+    """Every eighth step waits 40 ms for another rank, in a kernel that spins."""
+    steps = make_steps(300, lambda i: replace(varied(i), disturbed_us=40_000 if i % 8 == 7 else 0))
+    timed = [
+        record._replace(
+            device_ns=DeviceTime(gemm=5_000_000, comm=40_500_000 if i % 8 == 7 else 500_000), forward_cpu_ns=None
+        )
+        for i, record in enumerate(steps)
+    ]
+    return watch(timed, **over)
+
+
+def host(
+    *, frontend: float = 0.1, starved: float = 0.1, scheduling: float = 0.05, delay: float = 0.01, gil: float = 0.3
+) -> HostProfile:
+    """An API server's event loop and an engine's loop in two processes, as the host probe sees them."""
+    event_loop = ThreadUse(
+        pid=1,
+        tid=1,
+        name="MainThread",
+        role=Role.FRONTEND,
+        run_share=frontend,
+        delay_share=0.01,
+        gil_share=frontend,
+        activities={Activity.TOKENISING: frontend * 0.7, Activity.SERIALISING: frontend * 0.3},
+    )
+    forward = max(0.0, 1 - starved - scheduling)
+    loop = ThreadUse(
+        pid=2,
+        tid=2,
+        name="EngineCore",
+        role=Role.ENGINE,
+        run_share=scheduling,
+        delay_share=delay,
+        gil_share=gil,
+        activities={
+            Activity.WAITING: starved,
+            Activity.SCHEDULING: scheduling,
+            Activity.FORWARD: forward,
+        },
+    )
+    return HostProfile(pid=1, seconds=20.0, threads=(event_loop, loop))
+
+
+def looked_at(profile: HostProfile, **over: Any) -> Observation:
+    """A bare page beside a look at the host."""
+    observation = quiet(show_records=False, **over)
+    observation.host = profile
+    return observation
+
+
 def queue(**over: Any) -> Observation:
     return watch(make_steps(300), **({"ttft": 2.0, "queue": 1.8, "num_waiting": 30} | over))
 
@@ -147,6 +202,13 @@ def prefix(hits: float, before: float | None, evictions: float | None = 0, cache
         return make_signals(counters=counters, info={"prefix_cache": cache})
 
     return diagnose(TARGET, window(hits), None if before is None else window(before), is_live=True)
+
+
+def throttled(*reasons: ThrottleReason, clock_mhz: int = 900, slowdown: float = 2.0, **over: Any) -> Observation:
+    """The engine of `quiet` on a GPU whose steps take `slowdown` times as long."""
+    machine = Machine(base_us=4000 * slowdown, per_sequence_us=250 * slowdown, per_context_ns=200 * slowdown)
+    gpu = healthy_gpu(*reasons, sm_clock_hz=clock_mhz * 1_000_000)
+    return watch(make_steps(300, machine=machine, seed=3), **({"gpu": gpu} | over))
 
 
 def thrashing() -> Diagnosis:

@@ -68,6 +68,8 @@ class FakeTarget:
 
     metrics: Callable[[], Answer]
     steps: Callable[[int], Answer] = lambda since: raw("404 Not Found")
+    others: dict[str, str] = field(default_factory=dict)
+    """Path -> answer, beside the two."""
     port: int = 0
     asked: list[str] = field(default_factory=list)
     released: Event = field(default_factory=Event)
@@ -102,7 +104,7 @@ class FakeTarget:
             return self.metrics()
         if path.startswith("/debug/steps"):
             return self.steps(int(path.partition("since=")[2]))
-        return raw("404 Not Found", "no such page")
+        return self.others.get(path) or raw("404 Not Found", "no such page")
 
 
 @contextmanager

@@ -7,14 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.account import PARTS, Gap, StepAnalysis, analyse_steps, excess_parts, mixed_ratio, typical_floor
-from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.observation import observe
 from diagnose.policy import DEFAULT_POLICY
 from diagnose.stats import median
-from diagnose.windows import build_signals
 from probes.recording import Entry
 from probes.records import StepRecord
-from tests.builders import MS, Engine, Machine, Plan, constant, make_step, make_steps, varied, with_prefill
+from tests.builders import (
+    MS,
+    Engine,
+    Machine,
+    Plan,
+    build_signals,
+    constant,
+    make_step,
+    make_steps,
+    varied,
+    with_prefill,
+)
+from tests.probes.records import known
 from tests.requirements import covers
 
 MACHINE = Machine()
@@ -80,7 +90,7 @@ def test_a_known_composition_is_recovered_exactly():
     analysis = analyse(steps)
     assert len(analysis.gaps) == 99
     for gap in analysis.gaps:
-        record = gap.step
+        record = known(gap.step)
         decode = MACHINE.decode_us(record.num_decode_seqs, record.decode_context_tokens) / 1e6
         prefill = MACHINE.prefill_us(record.prefill_tokens, record.prefill_attention_pairs) / 1e6
         assert part(gap, "decode_floor") == pytest.approx(decode, rel=1e-4)
@@ -105,8 +115,9 @@ def test_a_known_composition_is_recovered_under_noise_and_contention(seed, slowd
     assert account is not None and analysis.model is not None
     slow = [gap for gap in analysis.gaps if gap.seconds >= 2 * gap.floor]
     tokens = sum(gap.tokens for gap in slow)
-    decode = sum(MACHINE.decode_us(g.step.num_decode_seqs, g.step.decode_context_tokens) * g.tokens for g in slow)
-    prefill = sum(MACHINE.prefill_us(g.step.prefill_tokens, g.step.prefill_attention_pairs) * g.tokens for g in slow)
+    steps = [(known(gap.step), gap.tokens) for gap in slow]
+    decode = sum(MACHINE.decode_us(s.num_decode_seqs, s.decode_context_tokens) * count for s, count in steps)
+    prefill = sum(MACHINE.prefill_us(s.prefill_tokens, s.prefill_attention_pairs) * count for s, count in steps)
     assert account.parts["decode_floor"] == pytest.approx(slowdown * decode / tokens / 1e6, rel=0.10)
     assert account.parts["prefill"] == pytest.approx(slowdown * prefill / tokens / 1e6, rel=0.10)
     assert account.parts["off_cpu"] <= 0.02 * account.total_seconds
@@ -123,7 +134,7 @@ def test_a_thread_without_a_core_is_not_prefill():
     analysis = analyse(make_steps(200, disturbed))
     hit = [gap for gap in analysis.gaps if gap.step.step_id % 10 in (0, 4)]
     for gap in hit:
-        record = gap.step
+        record = known(gap.step)
         assert part(gap, "off_cpu") == pytest.approx(0.030, rel=0.05)
         prefill = MACHINE.prefill_us(record.prefill_tokens, record.prefill_attention_pairs) / 1e6
         assert part(gap, "prefill") == pytest.approx(prefill, rel=0.05, abs=1e-4)
@@ -187,7 +198,7 @@ def test_gaps_are_never_joined_across_an_engine_restart():
             Entry(1, "steps", old.steps(make_steps(20))),
             Entry(2, "steps", new.steps(make_steps(30, first_id=first_id, start_ns=90_000 * MS))),
         ]
-        analysis = analyse(list(build_signals(observe("t", entries), STALLSCOPE).steps))
+        analysis = analyse(list(build_signals(observe("t", entries)).steps))
         assert len(analysis.gaps) == 29
         assert max(gap.seconds for gap in analysis.gaps) < 0.1
 
@@ -246,7 +257,7 @@ def test_mixed_ratio_is_against_a_like_decode_step():
     """Each mixed step is compared with the decode step that it could have been, whatever the other steps were."""
     analysis = analyse(make_steps(100, lambda index: replace(varied(index), prefill=400 if index % 5 == 4 else 0)))
     likes = []
-    for record in analysis.mixed_steps:
+    for record in map(known, analysis.mixed_steps):
         floor = MACHINE.decode_us(record.num_decode_seqs, record.decode_context_tokens)
         likes.append(1 + MACHINE.prefill_us(400, record.prefill_attention_pairs) / floor)
     assert mixed_ratio(analysis) == pytest.approx(median(likes), rel=1e-3)

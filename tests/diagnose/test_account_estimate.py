@@ -8,13 +8,21 @@ from hypothesis import strategies as st
 
 from diagnose.account import PARTS, Account, analyse_steps
 from diagnose.account_estimate import estimate_account
-from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.policy import DEFAULT_POLICY
 from diagnose.signals import HistogramWindow, Signals
 from diagnose.stats import Bounds
-from diagnose.windows import build_signals
 from probes.records import StepRecord
-from tests.builders import Machine, Plan, make_histogram, make_signals, make_steps, varied, watch, with_prefill
+from tests.builders import (
+    Machine,
+    Plan,
+    build_signals,
+    make_histogram,
+    make_signals,
+    make_steps,
+    varied,
+    watch,
+    with_prefill,
+)
 from tests.diagnose import cases
 from tests.diagnose.cases import look
 
@@ -33,7 +41,7 @@ MACHINES = st.builds(
 
 
 def seen(steps: list[StepRecord]) -> Signals:
-    return build_signals(watch(steps, show_records=False), STALLSCOPE)
+    return build_signals(watch(steps, show_records=False))
 
 
 def truth(steps: list[StepRecord], estimate: Account, *, upwards: bool) -> Account:

@@ -127,5 +127,5 @@ def test_free_and_reclaimable_are_never_added_twice(free: float, includes: bool 
     values = {"blocks_active": 100.0, "blocks_reclaimable": 156.0, "blocks_free": free}
     signals.gauges = {name: Gauge((value,), name) for name, value in values.items()}
     pool = occupancy(signals)
-    assert (None if pool is None else pool.free + pool.reclaimable) == available
+    assert (None if pool is None else (pool.free or 0) + (pool.reclaimable or 0)) == available
     assert pool is None or pool.total == 300

@@ -5,13 +5,11 @@ from itertools import pairwise
 import pytest
 
 from diagnose.continuity import limit_to_trusted
-from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.observation import Observation, observe
 from diagnose.policy import DEFAULT_POLICY
-from diagnose.windows import build_signals
 from probes.recording import Entry
 from probes.wire import StepsHeader, encode_steps
-from tests.builders import START_UNIX, Engine, make_steps
+from tests.builders import START_UNIX, Engine, build_signals, make_steps
 from tests.diagnose import cases
 from tests.diagnose.cases import look
 
@@ -31,7 +29,7 @@ def scraped(*times: float, busy: bool = True, clocks: dict[float, float] | None 
 
 
 def judged(observation: Observation) -> tuple[float | None, list[str]]:
-    signals = build_signals(observation, STALLSCOPE)
+    signals = build_signals(observation)
     warnings = limit_to_trusted(observation, signals, DEFAULT_POLICY)
     return signals.length_seconds, warnings
 

@@ -71,8 +71,8 @@ def test_the_protocol_says_what_is_done_and_how_to_get_the_rest():
     assert [m.done for m in rich.values()] == [True, True, True, False], "one window is no controlled comparison"
     assert "does not include reclaimable" in rich["block buckets"].found
     assert "mixed steps recorded" in rich["step durations by kind"].found
-    timed = watch(make_steps(40, device_ns=DeviceTime(gemm=1)))
-    assert "device time split into GEMM, prefill and decode attention" in look(timed).protocol[1].found
+    timed = watch(make_steps(40, device_ns=DeviceTime(gemm=3, attention_decode=1)))
+    assert "device time: gemm 75 %, attention_decode 25 %" in look(timed).protocol[1].found
     poor = diagnose("t", make_signals()).protocol
     assert not any(m.done for m in poor)
     assert all(m.command for m in poor)

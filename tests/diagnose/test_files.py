@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import SourceError
-from diagnose.sources.files import UNKNOWN_TIME, read_files
+from diagnose.sources.files import read_files
+from diagnose.sources.readers import READERS, UNKNOWN_TIME
 from probes.recording import MARK, Entry, RecordingWriter
 from tests.builders import START_UNIX, Engine, make_steps
 
@@ -136,7 +137,7 @@ def test_what_cannot_be_read(tmp_path):
     assert complaint(put(tmp_path, "empty", " \n\n")).endswith(": is empty")
     binary = tmp_path / "binary"
     binary.write_bytes(b"\x80\x81\xff" * 100)
-    assert complaint(str(binary)) == f"{binary}: is not text"
+    assert complaint(str(binary)).startswith(f"{binary}: is not text; what can be read: ")
 
 
 def test_a_forgotten_scheme_is_noticed():
@@ -145,12 +146,23 @@ def test_a_forgotten_scheme_is_noticed():
 
 
 @pytest.mark.parametrize(
-    "text", ["just words\n", "\x00\x01", "\x1b[2J{", '{"status":"ok"}', "<html>", PAGE + "broken{\n", '{"a":' * 100_000]
+    ("text", "seen"),
+    [
+        ("just words\n", "text of no kind this version knows (it begins with 'just words')"),
+        ("\x00\x01", "is not text"),
+        ("\x1b[2J{", "text of no kind this version knows (it begins with '?[2J{')"),
+        ('{"status":"ok"}', "JSON of no kind this version knows"),
+        ("<html><head><title>502 Bad Gateway</title></head>", "an HTML page (502 Bad Gateway)"),
+        ("<?xml?>", "an HTML or XML page"),
+        ('{"a":' * 100_000, "JSON of no kind this version knows"),
+    ],
 )
-def test_what_is_none_of_these_kinds(tmp_path, text):
-    """A page that is broken further down is no page either: half of it would give half a verdict."""
+def test_what_is_none_of_these_kinds(tmp_path, text, seen):
+    """One line: what it looks like, and what would do."""
     name = put(tmp_path, "odd", text)
-    assert complaint(name).startswith(f"{name}: neither a recording, step records nor exposition text (line ")
+    kinds = ", ".join(reader.kind for reader in READERS)
+    assert complaint(name) == f"{name}: {seen}; what can be read: {kinds}"
+    assert kinds.startswith("a recording, step records, a torch profiler's trace, a metrics page")
 
 
 def stdin(data: bytes) -> io.TextIOWrapper:
@@ -165,4 +177,4 @@ def test_standard_input(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdin", stdin(b""))
     assert complaint("-") == "-: is empty"
     monkeypatch.setattr(sys, "stdin", stdin(b"\xff\xfe"))
-    assert complaint("-") == "-: is not text"
+    assert complaint("-").startswith("-: is not text")

@@ -12,7 +12,8 @@ from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
 from diagnose.observation import Event
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
-from probes.records import BlockCensus
+from probes.gpu import ThrottleReason
+from probes.records import BlockCensus, DeviceTime
 from tests.builders import Machine, make_signals, make_steps, varied, watch, with_prefill
 from tests.diagnose import cases
 from tests.diagnose.cases import finding, look, texts, verdict
@@ -45,6 +46,9 @@ FIRES: dict[str, Callable[[], Diagnosis]] = {
     "transfer_stall": cases.transfers,
     "speculation_loss": lambda: cases.speculation(accepted=300),
     "client_artifact": lambda: cases.clients("itl_p99=400ms"),
+    "collective_stall": lambda: look(cases.late_collectives()),
+    "frontend_bottleneck": lambda: look(cases.looked_at(cases.host(frontend=0.97, starved=0.6))),
+    "device_degraded": lambda: look(cases.throttled(ThrottleReason.HW_THERMAL), cases.quiet()),
     "hard_failure": lambda: look(cases.quiet(), events=(Event(0, "gone", "the target is gone: refused"),)),
 }
 
@@ -58,19 +62,25 @@ def test_fires(name):
     assert judgement.missing == ()
 
 
-NEEDS_MORE_TO_REFUTE: dict[str, Callable[[], Diagnosis]] = {
+QUIET: dict[str, Callable[[], Diagnosis]] = {
     "replica_imbalance": lambda: cases.replicas((4, 0), (5, 0), (3, 0)),
     "transfer_stall": lambda: cases.transfers(seconds=0.05),
     "speculation_loss": lambda: cases.speculation(accepted=750),
     "client_artifact": lambda: cases.clients("itl_p99=55ms"),
+    "collective_stall": lambda: look(watch(make_steps(300, device_ns=DeviceTime(gemm=95, comm=5)))),
+    "frontend_bottleneck": lambda: look(cases.looked_at(cases.host())),
 }
+"""Of causes that need more than an ordinary engine to occur at all."""
+
+
+def healthy() -> Diagnosis:
+    return look(cases.quiet(ttft=0.2, queue=0.001), cases.quiet())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stays_quiet(name):
     """A healthy engine with a baseline, a few requests and memory to spare: nothing is left open either."""
-    healthy = NEEDS_MORE_TO_REFUTE.get(name, lambda: look(cases.quiet(ttft=0.2, queue=0.001), cases.quiet()))
-    diagnosis = healthy()
+    diagnosis = QUIET.get(name, healthy)()
     assert verdict(diagnosis, name) == "refuted", texts(diagnosis, name)
     assert any(item.stance is Stance.AGAINST for item in finding(diagnosis, name).judgement.evidence)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from diagnose.errors import ErrorAnswer, SourceError, TargetError
-from diagnose.observation import observe
+from diagnose.observation import Cut, When, observe
 from diagnose.sources.http import Endpoint
 from diagnose.sources.live import Watch
 from diagnose.sources.replay import Replay, part_of
@@ -15,6 +15,10 @@ from diagnose.sources.replay_server import ReplayedTarget, ReplayServer
 from probes.recording import Entry
 from tests.builders import START_UNIX, Engine, make_steps
 from tests.diagnose.fake_target import FakeClock
+
+
+def between(since: float, until: float) -> Cut:
+    return Cut(When(since, is_unix=False), When(until, is_unix=False))
 
 
 def recorded(seconds: int = 10, per_second: int = 20) -> list[Entry]:
@@ -62,7 +66,7 @@ def test_the_length_is_that_of_the_recording():
 
 def test_a_part_of_a_recording_is_a_window_of_its_own():
     """Its counters and its step records are those between its first and its last page."""
-    part = part_of("a.rec", recorded(10), 3.0, 7.0)
+    part = part_of("a.rec", recorded(10), between(3.0, 7.0))
     observation = observe("a.rec", part)
     assert observation.length_seconds == 4.0
     assert [step.step_id for step in observation.steps] == list(range(60, 140))
@@ -70,9 +74,9 @@ def test_a_part_of_a_recording_is_a_window_of_its_own():
 
 def test_a_part_that_cannot_be_chosen_says_why():
     with pytest.raises(SourceError, match=r"a\.rec: holds 1 scrapes between 9\.5 s and 10 s, .* it is 10\.0 s long"):
-        part_of("a.rec", recorded(10), 9.5, 100.0)
+        part_of("a.rec", recorded(10), between(9.5, 100.0))
     with pytest.raises(SourceError, match="has no times"):
-        part_of("a.prom", [Entry(-1.0, "exposition", "a 1\n")], 1.0, 2.0)
+        part_of("a.prom", [Entry(-1.0, "exposition", "a 1\n")], between(1.0, 2.0))
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def check_windows(windows: Json) -> None:
     assert list(windows) == ["incident", "baseline"]
     for window in filter(None, windows.values()):
         assert set(window) == {
-            "dialect", "length_seconds", "scrapes", "steps", "steps_lost", "restarted", "latency", "signals",
+            "dialect", "sources", "length_seconds", "scrapes", "steps", "steps_lost", "restarted", "latency", "signals",
         }  # fmt: skip
         assert set(window["latency"]) == {"inter_token_latency", "time_to_first_token", "queue_time"}
         for latency in filter(None, window["latency"].values()):
@@ -158,7 +158,17 @@ def check_verdict(finding: Json) -> None:
     assert finding["verdict"] in ("refuted", "supported", "confirmed", "undetermined", "not_applicable")
     assert finding["share_of_excess"] is None or 0 <= finding["share_of_excess"] <= 1 + 1e-9
     for item in finding["evidence"]:
-        assert set(item) == {"text", "speaks", "value", "unit", "compared_with", "source", "window", "samples"}
+        assert set(item) == {
+            "text",
+            "speaks",
+            "value",
+            "unit",
+            "compared_with",
+            "source",
+            "window",
+            "samples",
+            "coverage",
+        }
         assert item["speaks"] in ("for", "against", "context")
         assert item["window"] == "incident"
     for item in finding["missing"]:

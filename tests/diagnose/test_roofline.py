@@ -166,9 +166,15 @@ def test_shape_from_a_record_of_one_chunk():
         prefill_attention_pairs=attention_pairs(1016, 508),
     )
     shape = StepShape.from_record(record)
+    assert shape is not None
     assert shape.prefill_context_tokens == 1016 + 508
     assert shape.context_tokens == 400 + 1524
     assert shape.query_tokens == 512
+
+
+def test_a_record_without_contexts_has_no_shape():
+    """A profiler's trace does not show them; zero would read as a step without attention."""
+    assert StepShape.from_record(make_record(decode_context_tokens=None)) is None
 
 
 def test_the_history_of_several_chunks_is_not_guessed():
@@ -176,6 +182,7 @@ def test_the_history_of_several_chunks_is_not_guessed():
         kind=StepKind.PREFILL, num_decode_seqs=0, num_prefill_seqs=2, prefill_tokens=40, prefill_attention_pairs=900
     )
     shape = StepShape.from_record(record)
+    assert shape is not None
     assert shape.context_tokens is None
     found = statement(shape, MODEL, DEVICE)
     assert found.limit is Limit.UNKNOWN

@@ -165,9 +165,13 @@ def test_an_empty_page_is_said_to_be_empty():
 
 
 def test_an_unknown_engine_is_told_what_was_found():
-    text = page_problem("vllm:num_requests_running 1\npython_info 1\n")
-    assert "it reads stallscope" in text
-    assert "its metrics begin with python, vllm" in text
+    text = page_problem("acme_up 1\npython_info 1\n")
+    assert "its metrics begin with acme, python" in text
+    assert "it needs the metrics of an engine (stallscope, vllm" in text
+
+
+def test_another_exporter_is_named():
+    assert "a metrics page of node_exporter, which says nothing of an engine" in page_problem("node_load1 0.5\n")
 
 
 # ---- watching

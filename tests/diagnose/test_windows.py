@@ -9,9 +9,10 @@ from diagnose.errors import NotEnough, SourceError
 from diagnose.observation import Observation, observe
 from diagnose.signals import Signals
 from diagnose.stats import Bounds
-from diagnose.windows import build_signals
 from probes.recording import Entry
-from tests.builders import START_UNIX, Engine, make_steps, with_prefill
+from tests.builders import START_UNIX, Engine, build_signals, make_steps, with_prefill
+from tests.probes.gpus import whole_gpu
+from tests.probes.records import known
 
 TOKENS = 'stallscope_tokens_total{{phase="decode"}} {}\n'
 DECLARED = "# TYPE stallscope_tokens_total counter\n"
@@ -19,7 +20,7 @@ FAILED = 'stallscope_failures_total{{kind="oom"}} {}\n'
 
 
 def look(*pages: str, step: float = 10.0) -> Signals:
-    return build_signals(seen(*pages, step=step), STALLSCOPE)
+    return build_signals(seen(*pages, step=step))
 
 
 def seen(*pages: str, step: float = 10.0) -> Observation:
@@ -179,13 +180,13 @@ def test_one_page_of_a_target_that_went_away_is_enough():
     observation = observe(
         "t", [Entry(START_UNIX, "exposition", Engine().page()), Entry(START_UNIX, "event", "x", "gone")]
     )
-    assert build_signals(observation, STALLSCOPE).num_scrapes == 1
+    assert build_signals(observation).num_scrapes == 1
 
 
 def test_one_page_and_step_records_give_gauges_but_no_counters():
     engine = Engine()
     entries = [Entry(START_UNIX, "exposition", engine.page()), Entry(START_UNIX, "steps", engine.steps(make_steps(20)))]
-    signals = build_signals(observe("t", entries), STALLSCOPE)
+    signals = build_signals(observe("t", entries))
     assert signals.counters == {}
     assert signals.histograms == {}
     assert signals.last("blocks_active") == 40
@@ -200,7 +201,7 @@ def test_scrapes_stay_in_the_order_in_which_they_came():
     ]
     observation = observe("t", entries)
     assert observation.length_seconds is None
-    signals = build_signals(observation, STALLSCOPE)
+    signals = build_signals(observation)
     assert signals.delta("tokens_decode") == 3
     assert signals.rate("tokens_decode") is None
 
@@ -208,7 +209,7 @@ def test_scrapes_stay_in_the_order_in_which_they_came():
 @pytest.mark.parametrize("unknown", [-1.0, float("nan"), float("inf")])
 def test_without_times_there_are_ratios_but_no_rates(unknown):
     entries = [Entry(unknown, "exposition", TOKENS.format(5)), Entry(START_UNIX, "exposition", TOKENS.format(8))]
-    signals = build_signals(observe("t", entries), STALLSCOPE)
+    signals = build_signals(observe("t", entries))
     assert signals.length_seconds is None
     assert signals.delta("tokens_decode") == 3
     assert signals.rate("tokens_decode") is None
@@ -222,14 +223,14 @@ def test_two_scrapes_at_one_time_have_no_rate():
 def test_the_exporter_and_the_dialect_agree():
     """Every signal of the dialect is found on a page of the engine, with what was done."""
     engine, records = Engine(), make_steps(40, with_prefill(4, 200))
-    before = engine.page()
+    before = engine.page(gpu=whole_gpu())
     engine.run(records)
     engine.requests(3, 0.2, 0.1)
-    signals = look(before, engine.page(waiting_by_reason={"kv_blocks": 2}, num_waiting=2))
+    signals = look(before, engine.page(gpu=whole_gpu(), waiting_by_reason={"kv_blocks": 2}, num_waiting=2))
     assert set(signals.counters) == {*STALLSCOPE.counters, "failures"}
     assert set(signals.gauges) == set(STALLSCOPE.gauges) - {"working_set_blocks"}, "this engine measures no reuse"
     assert set(signals.histograms) == set(STALLSCOPE.histograms) - {"block_residency", "block_reuse", "ghost_age"}
-    assert signals.delta("tokens_prefill") == sum(record.prefill_tokens for record in records)
+    assert signals.delta("tokens_prefill") == sum(known(record).prefill_tokens for record in records)
     assert signals.histograms["step_mixed"].count == 10
     assert signals.histograms["queue_time"].mean == pytest.approx(0.1)
     assert signals.last("waiting_blocks") == 2
@@ -263,7 +264,7 @@ def test_an_unreadable_first_page_is_an_error_and_a_later_one_is_evidence():
         seen("<html>", TOKENS.format(1))
     observation = seen(TOKENS.format(1), "<html>", TOKENS.format(2))
     assert [event.kind for event in observation.events] == ["bad_answer"]
-    assert build_signals(observation, STALLSCOPE).delta("tokens_decode") == 1
+    assert build_signals(observation).delta("tokens_decode") == 1
 
 
 @pytest.mark.parametrize("body", ["", "nonsense", '{"stallscope_steps":9}', '{"a":' * 9999, "9" * 5000])

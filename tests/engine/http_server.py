@@ -15,6 +15,7 @@ from engine.outputs import Detokenizer
 from engine.server.app import build_app
 from engine.server.context import ServerContext
 from engine.tokenizer import byte_level_tokenizer
+from probes.gpu_monitor import GpuMonitor
 from probes.prometheus import EngineCollector
 from tests.engine.fakes import VOCAB_SIZE, AnyRunner, Harness, make_thread
 
@@ -87,7 +88,9 @@ class Client:
 
 
 @contextmanager
-def http_server(runner: AnyRunner | None = None, admin: bool = True, **limits: int) -> Iterator[tuple[Client, Harness]]:
+def http_server(
+    runner: AnyRunner | None = None, admin: bool = True, gpu: GpuMonitor | None = None, **limits: int
+) -> Iterator[tuple[Client, Harness]]:
     values: dict[str, Any] = {"kv_blocks": 256, "block_size": 16, "max_model_len": 2048, "max_batched_tokens": 512}
     harness = Harness(runner, **(values | limits))
     engine = make_thread(harness)
@@ -95,7 +98,8 @@ def http_server(runner: AnyRunner | None = None, admin: bool = True, **limits: i
         engine=engine,
         codec=ByteCodec(),
         recorder=harness.recorder,
-        collector=EngineCollector(harness.recorder, harness.lock, engine.snapshot),
+        collector=EngineCollector(harness.recorder, harness.lock, engine.snapshot, gpu),
+        gpu=gpu,
         model_name="fake",
         model_aliases=frozenset({"fake", "alias"}),
         max_model_len=harness.scheduler.config.max_model_len,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.block_pool import EVICTION_AGES_KEPT, BlockPool
+from engine.block_pool import BlockPool
 from engine.errors import ConfigError, InvariantViolation, OutOfBlocks
 from probes.records import BlockCensus
 from tests.requirements import covers
@@ -49,7 +49,7 @@ def test_a_hit_makes_reclaimable_blocks_active_without_allocating():
 @covers("S3.27")
 def test_pressure_takes_free_blocks_first_and_then_the_tail_of_the_oldest_chain():
     evicted: list[int] = []
-    pool = BlockPool(200, 16, on_evict=evicted.append)
+    pool = BlockPool(200, 16, on_evict=evicted.extend)
     chain = cached_chain(pool, 156)
     taken = pool.allocate(60)
     assert pool.census() == BlockCensus(active=60, reclaimable=140, free=0)
@@ -60,7 +60,7 @@ def test_pressure_takes_free_blocks_first_and_then_the_tail_of_the_oldest_chain(
 
 def test_recency_is_exact_across_chains():
     evicted: list[int] = []
-    pool = BlockPool(6, 16, on_evict=evicted.append)
+    pool = BlockPool(6, 16, on_evict=evicted.extend)
     first, second = cached_chain(pool, 3), cached_chain(pool, 3)
     pool.touch(first[:2])
     pool.release(first[:2])
@@ -101,24 +101,12 @@ def test_uncached_blocks_become_free():
 
 def test_dropping_reclaimable_blocks_is_not_an_eviction():
     forgotten: list[int] = []
-    pool = BlockPool(8, 16, on_evict=forgotten.append)
+    pool = BlockPool(8, 16, on_evict=forgotten.extend)
     cached_chain(pool, 5)
     assert pool.drop_reclaimable() == 5
     assert pool.census() == BlockCensus(active=0, reclaimable=0, free=8)
     assert len(forgotten) == 5
     assert pool.evictions == 0
-    assert not pool.eviction_ages_ns
-
-
-def test_eviction_ages_run_from_release_to_eviction_and_are_bounded():
-    now = 0
-    pool = BlockPool(2000, 16, clock_ns=lambda: now)
-    cached_chain(pool, 2000)
-    now = 250
-    pool.allocate(2000)
-    assert set(pool.eviction_ages_ns) == {250}
-    assert len(pool.eviction_ages_ns) == EVICTION_AGES_KEPT
-    assert pool.evictions == 2000
 
 
 def test_misuse_is_an_error():
@@ -159,7 +147,7 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(num_blocks=st.integers(1, 12))
     def start(self, num_blocks: int) -> None:
         self.evicted: list[int] = []
-        self.pool = BlockPool(num_blocks, 4, on_evict=self.evicted.append)
+        self.pool = BlockPool(num_blocks, 4, on_evict=self.evicted.extend)
         self.refs = [0] * num_blocks
         self.cached: set[int] = set()
         self.reclaimable: OrderedDict[int, None] = OrderedDict()

@@ -9,6 +9,7 @@ from engine.request import FinishReason
 from engine.step import BatchPlan
 from probes.records import StepKind
 from tests.engine.fakes import FakeRunner, Harness, make_request
+from tests.probes.records import known
 
 
 class OutOfMemoryError(RuntimeError):
@@ -40,7 +41,7 @@ def test_spans_of_a_record_lie_between_its_stamps():
     harness.add(make_request(prompt=range(100), max_tokens=5))
     harness.run()
     previous_end = None
-    for step_id, record in enumerate(harness.records):
+    for step_id, record in enumerate(map(known, harness.records)):
         assert record.step_id == step_id
         spans = record.lock_wait_ns + record.schedule_ns + record.prepare_ns + record.forward_ns
         assert 0 < spans + record.sample_ns - 1000 <= record.emit_ns - record.start_ns  # the fake sampled for free
@@ -60,8 +61,8 @@ def test_records_say_what_was_computed():
     assert [record.emitted_tokens for record in records] == [0, 1, 1, 1]
     assert [record.prefill_attention_pairs for record in records] == [64 * 65 // 2, 36 * 64 + 36 * 37 // 2, 0, 0]
     assert [record.num_regular_gaps for record in records] == [0, 0, 1, 1]
-    assert all(record.census.total == 64 for record in records)
-    assert records[0].census.active == 16
+    assert all(known(record).census.total == 64 for record in records)
+    assert known(records[0]).census.active == 16
 
 
 def test_a_mixed_step_and_a_deferral_are_told():
@@ -89,8 +90,8 @@ def test_the_gap_of_a_preempted_sequence_is_late():
     records = harness.records
     late = [gap for record in records for gap in record.late_gaps_ns]
     assert len(late) == young.num_preemptions
-    assert sum(record.num_preempted for record in records) == young.num_preemptions
-    assert sum(record.recomputed_tokens for record in records) > 0
+    assert sum(known(record).num_preempted for record in records) == young.num_preemptions
+    assert sum(known(record).recomputed_tokens for record in records) > 0
     regular = sum(record.num_regular_gaps for record in records)
     assert regular + len(late) == 2 * (16 - 1)  # every gap is told once
     by_emit = {record.step_id: record.emit_ns for record in records}
@@ -126,7 +127,7 @@ def test_waiting_for_the_lock_is_booked_as_lock_wait():
     held.wait()
     harness.step()
     thread.join()
-    record = harness.records[0]
+    record = known(harness.records[0])
     assert record.lock_wait_ns > 10_000_000
     assert record.schedule_ns < record.lock_wait_ns
     assert done.is_set()
@@ -225,7 +226,7 @@ def test_cached_tokens_and_evictions_reach_the_record():
         harness.add(make_request(name, prompt, max_tokens=1))
         harness.run()
     assert [record.cached_tokens for record in harness.records] == [0, 32]
-    assert harness.records[0].census.reclaimable == 0
+    assert known(harness.records[0]).census.reclaimable == 0
     harness.add(make_request("other", range(100, 160), max_tokens=1))
     harness.run()
-    assert harness.records[-1].evicted_blocks > 0
+    assert known(harness.records[-1]).evicted_blocks > 0

@@ -1,6 +1,7 @@
 """From options to a runner, and the ceilings it measures at start."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,11 +9,14 @@ import torch
 from engine.errors import ConfigError
 from engine.runner import ceilings, host
 from engine.runner.attention.backends import BACKENDS
-from engine.runner.cpu import CpuRunner
+from engine.runner.cpu import KERNELS, CpuRunner
 from engine.runner.device import CudaDevice
-from engine.server.devices import make_runner, resolve_device, resolve_dtype
+from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
 from engine.server.options import ATTENTIONS, ServeOptions
 from tests.engine.model_helpers import tiny
+from tests.probes.fake_nvml import FakeDriver, driver, driver_library
+
+__all__ = ["driver", "driver_library"]
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 
@@ -26,7 +30,7 @@ def test_precision_follows_the_device_unless_asked_for():
 @without_gpu
 def test_without_a_gpu_auto_is_the_cpu():
     assert resolve_device("auto") == "cpu"
-    runner = make_runner(tiny("float32"), ServeOptions(threads=1), "cpu")
+    runner = make_runner(tiny("float32"), ServeOptions(threads=1, attention="torch"), "cpu")
     assert isinstance(runner, CpuRunner)
     assert runner.attention_backend == "torch"
 
@@ -42,8 +46,24 @@ def test_gpu_kernels_are_refused_on_the_cpu():
         make_runner(tiny("float32"), ServeOptions(attention="triton"), "cpu")
 
 
+def test_the_engines_own_gpu_is_watched_and_no_other(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch):
+    """torch counts the visible GPUs, the driver all of them: only the UUID means the same to both."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="b"))
+    monitor = watch_gpu("cuda")
+    assert monitor is not None
+    monitor.start()
+    while not monitor.latest().gpus:
+        time.sleep(0.005)
+    assert [(gpu.index, gpu.uuid) for gpu in monitor.latest().gpus] == [(1, "GPU-b")]
+    assert monitor.stop(timeout=30)
+
+
+def test_on_the_cpu_no_gpu_is_watched():
+    assert watch_gpu("cpu") is None
+
+
 def test_options_name_every_backend():
-    assert set(ATTENTIONS) == {"auto", *BACKENDS}
+    assert set(ATTENTIONS) == {*KERNELS, *BACKENDS}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from engine.block_pool import BlockPool
+from engine.config import PREFIX_INDEXES
+from engine.prefix_cache import CacheScope
 from engine.step import plan_batch
 from tests.engine.builders import chunks_of, make_request, make_scheduler, run_step, run_steps, serve, start_decodes
 from tests.requirements import covers
@@ -58,6 +60,32 @@ def test_no_prefill_only_step_stalls_the_decodes():
         assert step.prefills
 
 
+@covers("S3.5")
+@pytest.mark.parametrize("prefix_index", PREFIX_INDEXES)
+def test_namespaces_that_concatenate_to_the_same_text_share_nothing(prefix_index: str):
+    """Salt + adapter name, joined as text, makes "a" + "bc" and "ab" + "c" one namespace: one tenant gets the other's KV."""
+    scheduler = make_scheduler(prefix_index=prefix_index, scope=CacheScope("w", adapter="bc"))
+    serve(scheduler, make_request("first", 64, max_tokens=1, salt="a"))
+    for salt, adapter in (("ab", "c"), ("abc", ""), ("", "abc"), ("a", "b"), ("", "bc")):
+        scheduler.index.set_scope(CacheScope("w", adapter=adapter))
+        assert serve(scheduler, make_request("other", 64, max_tokens=1, salt=salt)).num_cached_tokens == 0
+    scheduler.index.set_scope(CacheScope("w", adapter="bc"))
+    assert serve(scheduler, make_request("same", 64, max_tokens=1, salt="a")).num_cached_tokens == 63
+
+
+@pytest.mark.parametrize("prefix_index", PREFIX_INDEXES)
+def test_a_prefix_hit_a_moment_ago_is_not_evicted_before_an_idle_one(prefix_index: str):
+    """A tree that refreshes only nodes hit to their end evicts the front of a run that was just used, and keeps the idle one."""
+    scheduler = make_scheduler(kv_blocks=20, block_size=4, prefix_index=prefix_index)
+    shared, idle = list(range(16)), list(range(100, 116))
+    serve(scheduler, make_request("long", [*shared, *range(50, 66)], max_tokens=1))
+    serve(scheduler, make_request("idle", idle, max_tokens=1))
+    assert serve(scheduler, make_request("hit", [*shared, 70, 71, 72], max_tokens=1)).num_cached_tokens == 16
+    serve(scheduler, make_request("pressure", list(range(200, 264)), max_tokens=1))
+    assert len(scheduler.index.lookup(shared)) == 4
+    assert scheduler.index.lookup(idle) == []
+
+
 class CountedId(int):
     """A block id that counts with how many others it is compared: a search through a list shows."""
 
@@ -103,10 +131,11 @@ def test_reuse_of_a_freed_block_does_not_cost_o_of_pool():
 
 
 @covers("S3.8")
+@pytest.mark.parametrize("prefix_index", PREFIX_INDEXES)
 @pytest.mark.parametrize("prompt", [2496, 2500])
-def test_a_full_hit_does_not_recompute_16_tokens_where_1_would_do(prompt: int):
+def test_a_full_hit_does_not_recompute_16_tokens_where_1_would_do(prompt: int, prefix_index: str):
     """Capping a hit at whole blocks recomputes the last block of an aligned prompt; a private copy of it needs one token."""
-    scheduler = make_scheduler(max_batched_tokens=4096)
+    scheduler = make_scheduler(max_batched_tokens=4096, prefix_index=prefix_index)
     serve(scheduler, make_request("first", prompt, max_tokens=1))
     again = make_request("again", prompt, max_tokens=1)
     scheduler.add(again)

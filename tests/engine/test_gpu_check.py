@@ -35,6 +35,17 @@ def test_without_a_gpu_it_says_so_in_one_line_and_exits_2(capsys, tmp_path):
     assert not (tmp_path / "out.json").exists()
 
 
+def test_the_whole_script_runs_dry(capsys, tmp_path):
+    """Its limits are a device's and its times a toy's, so that only what it does is looked at."""
+    assert check.main(["--dry", "--json", str(tmp_path / "out.json")]) in (0, 1)
+    sections = json.loads((tmp_path / "out.json").read_text())["sections"]
+    assert [section["error"] for section in sections] == [None] * len(sections)
+    (drill,) = (section for section in sections if section["name"].startswith("drill: "))
+    assert len([row for row in drill["rows"] if "p99" in row["what"]]) == 3  # quiet, disturbed, chunked
+    assert drill["rows"][-1]["what"] == "interference is what the diagnosis names"
+    assert "fake device" in capsys.readouterr().out
+
+
 def test_kernels_are_held_against_float32():
     shapes = [Shape(4, 2, 16, 5), Shape(2, 2, 16, 16)]
     rows = list(kernel_checks.correctness(FakeDevice(), shapes, [1, 9, 30], [(0, 1), (7, 20)]))

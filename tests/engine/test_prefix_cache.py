@@ -78,7 +78,7 @@ def test_matching_stops_at_the_first_missing_block_and_goes_on_once_it_is_back()
     index = make_index()
     tokens = list(range(64))
     index.insert_sequence(tokens, [0, 1, 2, 3])
-    index.forget(2)
+    index.forget([2])
     assert index.lookup(tokens) == [0, 1]
     index.insert_sequence(tokens, [7, 8, 9, 10])
     assert index.lookup(tokens) == [0, 1, 9, 3]
@@ -231,12 +231,25 @@ def test_a_weak_hash_never_hits_other_tokens(bits: int, sequences: list[list[int
 
 @covers("S7.7")
 def test_a_collision_of_64_bits_costs_the_later_prefix_its_hits_and_never_truth():
-    colliding = iter([b"root-1", b"same", b"root-2", b"same", b"root-2", b"same", b"root-1", b"same"])
-    index = HashChainIndex(2, SCOPE, lambda _: next(colliding))
-    assert index.insert_sequence([1, 2], [0], "one") == [0]
-    assert index.insert_sequence([3, 4], [1], "two") == []
-    assert index.lookup([3, 4], "two") == []
-    assert index.lookup([1, 2], "one") == [0]
+    alike = tuple(map(pack_tokens, ([1, 2], [3, 4])))
+    index = HashChainIndex(2, SCOPE, lambda preimage: b"same" if preimage.endswith(alike) else preimage[-4:])
+    assert index.insert_sequence([1, 2, 7, 7, 8, 8], [0, 1, 2]) == [0, 1, 2]
+    assert index.insert_sequence([3, 4, 7, 7, 8, 8], [3, 4, 5]) == [3]
+    assert index.lookup([3, 4, 7, 7, 8, 8]) == [3]
+    assert index.lookup([1, 2, 7, 7, 8, 8]) == [0, 1, 2]
+
+
+def test_a_block_found_again_after_a_hole_was_filled_belongs_to_the_very_same_prefix():
+    """The same, with the earlier prefix evicted: what follows it is still its own, and never the other one's."""
+    alike = tuple(map(pack_tokens, ([1, 2], [3, 4])))
+    index = HashChainIndex(2, SCOPE, lambda preimage: b"same" if preimage.endswith(alike) else preimage[-4:])
+    index.insert_sequence([1, 2, 7, 7, 8, 8], [0, 1, 2])
+    index.forget([0])
+    assert index.insert_sequence([3, 4, 7, 7], [3, 4]) == [3]
+    assert index.lookup([3, 4, 7, 7]) == [3]
+    assert index.lookup([1, 2, 7, 7, 8, 8]) == []
+    assert index.insert_sequence([1, 2], [6]) == [6]
+    assert index.lookup([1, 2, 7, 7, 8, 8]) == [6, 1, 2]
 
 
 @pytest.mark.parametrize("name", HASH_FUNCTIONS)
@@ -258,7 +271,7 @@ def assert_never_wrong(index: HashChainIndex, sequences, salts, evicts=lambda: F
         index.insert_sequence(sequence, blocks, salt)
         for block in content:
             if evicts():
-                index.forget(block)
+                index.forget([block])
 
 
 def test_of_two_blocks_with_the_same_content_the_first_stays_found():
@@ -274,22 +287,50 @@ def test_a_twin_takes_the_place_of_an_evicted_block_when_its_sequence_goes_on():
     key = index.start()
     index.extend(key, [1, 2, 3, 4])
     assert index.insert(key, [7, 8], 0, 2) == []
-    index.forget(1)
-    index.forget(0)
+    index.forget([1])
+    index.forget([0])
     index.extend(key, [5, 6])
     assert index.insert(key, [7, 8, 9], 2, 3) == [7, 8, 9]
     assert index.lookup([1, 2, 3, 4, 5, 6]) == [7, 8, 9]
+
+
+def test_identities_are_those_of_the_prefix_and_are_carried_on_as_it_grows():
+    index = make_index(2)
+
+    def identities(tokens: list[int], salt: str = "") -> list[int]:
+        key = index.start(salt)
+        for at in range(0, len(tokens), 2):
+            index.extend(key, tokens[at : at + 2])
+            index.identities(key)
+        return list(index.identities(key))
+
+    assert identities([1, 2, 3, 4]) == identities([1, 2, 3, 4, 5, 6])[:2]
+    assert len({*identities([1, 2, 3, 4]), *identities([3, 4, 3, 4]), *identities([1, 2, 3, 4], "tenant")}) == 6
+
+
+def test_a_fork_of_a_memo_goes_on_by_itself():
+    index = make_index(2)
+    index.insert_sequence([1, 2, 3, 4, 5, 6], range(3))
+    key = index.start()
+    index.extend(key, [1, 2, 3, 4])
+    index.match(key)
+    for shared in (0, 1, 2, 9):
+        twin = index.fork(key, shared)
+        index.extend(twin, [1, 2, 3, 4, 5, 6][2 * len(twin) :])
+        assert index.match(twin) == [0, 1, 2]
+        assert index.identities(twin)[:2] == index.identities(key)
+    assert len(key) == 2
 
 
 def test_nothing_is_kept_of_what_was_forgotten():
     index = make_index(block_size=2)
     blocks = index.insert_sequence(list(range(20)), range(10))
     for block in blocks[:5]:
-        index.forget(block)
+        index.forget([block])
     assert index.num_blocks == 5
     for block in blocks[5:]:
-        index.forget(block)
-    index.forget(99)
+        index.forget([block])
+    index.forget([99])
     assert (index.num_blocks, len(index._nodes)) == (0, 0)
 
 

@@ -1,5 +1,7 @@
 """The tree: what is found in it, how it branches, in which order it gives way. Alone, and under a real pool."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,9 +40,9 @@ class Cache:
         self.evicted: list[int] = []
         self.pool = BlockPool(num_blocks, block_size, on_evict=self.forget)
 
-    def forget(self, block_id: int) -> None:
-        self.evicted.append(block_id)
-        self.index.forget(block_id)
+    def forget(self, block_ids: Sequence[int]) -> None:
+        self.evicted += block_ids
+        self.index.forget(block_ids)
 
     def hold(self, word: str) -> list[int]:
         """Computes what is not cached; the sequence then holds its whole path."""
@@ -263,7 +265,7 @@ def test_a_sequence_that_ran_when_the_scope_changed_is_not_indexed_any_more():
 def test_a_blocks_identity_is_that_of_its_prefix_and_namespace():
     index = make_index(2)
 
-    def identities(word: str, salt: str = "") -> list[bytes]:
+    def identities(word: str, salt: str = "") -> list[int]:
         key = index.start(salt)
         for at in range(0, len(word), 2):
             index.extend(key, tokens_of(word[at : at + 2]))
@@ -306,9 +308,9 @@ def test_a_fork_of_a_memo_that_is_behind_claims_no_more_than_it_knows():
 def test_an_empty_namespace_is_not_kept():
     index = make_index()
     index.insert_sequence([1, 2], [0, 1], "tenant")
-    index.forget(1)
-    index.forget(0)
-    index.forget(99)
+    index.forget([1])
+    index.forget([0])
+    index.forget([99])
     assert not index._roots
     assert index.num_blocks == 0
 
@@ -317,7 +319,7 @@ def test_a_block_that_leads_to_others_cannot_be_forgotten():
     index = make_index()
     index.insert_sequence(tokens_of("abc"), [0, 1, 2])
     with pytest.raises(ValueError, match="block 1 leads to other cached blocks"):
-        index.forget(1)
+        index.forget([1])
     assert index.lookup(tokens_of("abc")) == [0, 1, 2]
 
 

@@ -135,7 +135,7 @@ def test_without_chunking_a_long_prompt_is_one_step_that_all_decodes_share():
     assert [one.request for one in step.decodes] == decoders
 
 
-@covers("S2.21")
+@covers("S2.21", "S8.5")
 def test_decodes_that_take_the_whole_budget_defer_the_prompt_with_the_reason():
     scheduler = make_scheduler(max_batched_tokens=1024)
     decoders = start_decodes(scheduler, 1024)
@@ -254,6 +254,7 @@ def test_fewer_sequence_slots_leave_running_requests_alone():
     [
         ([], 4, "empty_prompt", ["1 token"]),
         ([1, 2**32], 4, "invalid_token_id", ["4294967296", "position 1"]),
+        ([1, 2, -1], 4, "invalid_token_id", ["-1", "position 2"]),
         ([1], 0, "invalid_max_tokens", ["got 0"]),
         ([1] * 64, 1, "context_length_exceeded", ["64 tokens", "context of 64"]),
         ([1] * 60, 5, "context_length_exceeded", ["60 prompt tokens", "max_tokens 5", "context of 64", "at most 4"]),

@@ -10,14 +10,14 @@ from engine.working_set import DEPTH_IN_POOLS, SERVED_SHARE, WorkingSet, demand_
 from tests.engine.builders import FakeClock
 
 
-def digest(i: int) -> bytes:
-    return sha256(str(i).encode()).digest()
+def identity(i: int) -> int:
+    return int.from_bytes(sha256(str(i).encode()).digest()[:8], "little", signed=True)
 
 
 def cycle(working_set: WorkingSet, num_blocks: int, rounds: int = 3) -> None:
     for i in list(range(num_blocks)) * rounds:
-        working_set.asked([digest(i)], 0)
-        working_set.used([digest(i)])
+        working_set.asked([identity(i)], 0)
+        working_set.used([identity(i)])
 
 
 def served(demands: list[int]) -> int:
@@ -39,8 +39,8 @@ def test_without_reuse_there_is_no_working_set():
 
 def test_blocks_in_use_count_as_demand():
     working_set = WorkingSet(100)
-    working_set.used([digest(1), digest(2)])
-    working_set.asked([digest(1)], in_use=30)
+    working_set.used([identity(1), identity(2)])
+    working_set.asked([identity(1)], in_use=30)
     assert working_set.blocks() == 32
 
 
@@ -61,8 +61,8 @@ def test_demands_are_those_of_an_exact_offline_computation(lives: list[tuple[int
                 newer = len(uses) - uses.index(block) - 1
                 demands.append(in_use + before + newer + 1)
                 uses.remove(block)
-        working_set.asked([digest(block) for block in blocks], in_use)
-        working_set.used([digest(block) for block in reversed(blocks)])
+        working_set.asked([identity(block) for block in blocks], in_use)
+        working_set.used([identity(block) for block in reversed(blocks)])
         uses += reversed(blocks)
     assert working_set.blocks() == (served(demands) if demands else None)
 
@@ -77,7 +77,7 @@ def test_demands_are_told_within_a_64th(demand: int):
 
 
 def test_a_long_chain_that_is_asked_for_as_a_whole_falls_into_several_classes():
-    working_set, chain = WorkingSet(1000), [digest(i) for i in range(1000)]
+    working_set, chain = WorkingSet(1000), [identity(i) for i in range(1000)]
     working_set.used(reversed(chain))
     working_set.asked(chain, in_use=200)
     exact = Counter(demand_class(200 + i + 1) for i in range(1000))
@@ -119,7 +119,7 @@ def test_only_the_reuse_of_the_last_minutes_counts():
 
 def test_one_old_visitor_does_not_make_the_working_set():
     working_set = WorkingSet(1000)
-    working_set.used([digest(0)])
+    working_set.used([identity(0)])
     cycle(working_set, 90, rounds=5)
-    working_set.asked([digest(0)], 0)
+    working_set.asked([identity(0)], 0)
     assert working_set.blocks() == 90

@@ -153,7 +153,9 @@ def utilisation(runner: CudaRunner, outcome: Outcome, name: str) -> Iterator[Row
             shares = []
             for record in records:
                 ns = record.end_ns - record.start_ns if source == "host" else sum(record.device_ns or ())
-                found = statement(StepShape.from_record(record), shape, ceilings)
+                step = StepShape.from_record(record)
+                assert step is not None
+                found = statement(step, shape, ceilings)
                 use = found.memory_utilisation if what == "MBU" else found.compute_utilisation
                 share = use(ns / 1e9) if ns else None
                 if share is not None:

@@ -11,11 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from probes.catalog import BLOCK_AGE_BOUNDS_NS, METRICS, PREFIX, Metric, MetricKind
 from probes.exports import ExportCounters
-from probes.locks import Histogram, TimedLock
+from probes.gpu import GpuReading, GpuSample, GpuState
+from probes.locks import NOBODY, Histogram, TimedLock
 from probes.prometheus import EngineCollector, exposition, negotiated
 from probes.recorder import RequestTrace, RingRecorder, StepSlice
 from probes.records import BlockCensus, DeviceTime, StepKind
 from probes.snapshot import EngineSnapshot, ReuseSnapshot
+from tests.probes.gpus import IDENTITY, FixedMonitor, whole_gpu
 from tests.probes.records import make_record
 
 SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_count", "_sum")}
@@ -30,8 +32,11 @@ def ages(seconds: int) -> Histogram:
 def busy_collector() -> EngineCollector:
     """An engine in which everything has happened once, so that every series exists."""
     recorder, lock = RingRecorder(), TimedLock()
-    with lock.site("schedule"):
+    site = lock.site("schedule")
+    with site:
         pass
+    site.contended += 1
+    site.blocked_ns[NOBODY] += 500_000_000
     recorder.on_step(make_record(0, num_regular_gaps=1, device_ns=DeviceTime(1), late_gaps_ns=(1,)))
     recorder.on_step(
         make_record(
@@ -66,7 +71,7 @@ def busy_collector() -> EngineCollector:
             working_set_window_seconds=300.0,
         ),
     )
-    collector = EngineCollector(recorder, lock, lambda: snapshot)
+    collector = EngineCollector(recorder, lock, lambda: snapshot, FixedMonitor(GpuReading((whole_gpu(),))))
     collector.exports = [ExportCounters("recording", 5, Counter(disk=1), 2)]
     return collector
 
@@ -103,6 +108,37 @@ def test_values_are_in_base_units():
     assert samples[PREFIX + "kv_block_residency_seconds_sum", ()] == 7200
     assert samples[PREFIX + "kv_working_set_blocks", ()] == 1450
     assert samples[PREFIX + "kv_ghost_hits_total", ()] == 7
+    assert samples[PREFIX + "scheduler_lock_contended_total", ("schedule",)] == 1
+    assert samples[PREFIX + "scheduler_lock_blocked_seconds_total", ("nobody", "schedule")] == 0.5
+    assert samples[PREFIX + "gpu_memory_bytes", ("0", "this_process", "GPU-a")] == 1
+    assert samples[PREFIX + "gpu_throttled_seconds_total", ("0", "thermal", "GPU-a")] == 1e-9
+    assert samples[PREFIX + "gpu_lost", ("0", "GPU-a")] == 0
+
+
+def test_faults_of_every_probe_are_shown():
+    collector = busy_collector()
+    collector._recorder.counters.probe_errors = 1
+    collector._lock.probe_errors = 10
+    assert collector._gpu is not None
+    collector._gpu.probe_errors = 100
+    assert "stallscope_probe_errors_total 111.0" in exposition(collector).decode()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shown"),
+    [
+        (None, set()),
+        (FixedMonitor(GpuReading((), "no NVIDIA driver")), set()),
+        (FixedMonitor(GpuReading((GpuSample(state=GpuState.LOST, **IDENTITY),))), {"gpu_lost"}),
+    ],
+)
+def test_a_gpu_that_says_nothing_has_no_figures(gpu, shown):
+    collector = busy_collector()
+    collector._gpu = gpu
+    lines = [line for line in exposition(collector).decode().splitlines() if PREFIX + "gpu_" in line]
+    lines = [line for line in lines if not line.startswith(("# HELP ", "# TYPE ")) or not shown]
+    assert {line.partition("{")[0].removeprefix(PREFIX) for line in lines} == shown
+    assert not shown or lines == ['stallscope_gpu_lost{gpu="0",uuid="GPU-a"} 1.0']
 
 
 def test_histograms_have_the_bounds_of_the_catalog():

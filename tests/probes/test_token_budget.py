@@ -24,7 +24,7 @@ def test_smaller_budgets_take_more_steps():
     assert plans[1024] == [1020, 1020, 8]
 
 
-@covers("S2.8")
+@covers("S2.8", "S8.4")
 def test_what_a_plan_takes_for_granted_is_stated():
     assert len(PLAN_ASSUMPTIONS) == 3
     decodes, slots, blocks = PLAN_ASSUMPTIONS

@@ -60,6 +60,12 @@ def test_fields_that_an_older_engine_did_not_have_are_not_measured():
     assert decoded[1].ghost_hits is None
 
 
+def test_what_a_source_does_not_measure_stays_unmeasured():
+    """Zero would be a measurement."""
+    record = make_record(0, census=None, schedule_ns=None, decode_context_tokens=None, prefill_tokens=None)
+    assert decode_steps("".join(encode_steps(HEADER, [record])))[1] == [record]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -71,7 +77,8 @@ def test_fields_that_an_older_engine_did_not_have_are_not_measured():
         ({"ghost_hits": 0.5}, "ghost_hits"),
         ({"kind": "sleep"}, "sleep"),
         ({"census": {"active": 1}}, "step record 1"),
-        ({"census": None}, "step record 1"),
+        ({"census": 7}, "step record 1"),
+        ({"census": {"active": 1, "reclaimable": None, "free": 2}}, "step record 1"),
         ({"device_ns": {"warp": 1}}, "warp"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 import urllib3
 
 from tests.engine.serving import serving
+from tests.requirements import covers
 from tests.runbooks.experiments.fake_server import FakeServer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -154,6 +155,22 @@ def test_launched_arms_are_started_on_free_ports_and_stopped(tmp_path):
     dies = run("--launch-a", "sh -c 'echo out of memory; exit 3' {port}", "--launch-b", engine, *SHORT)
     assert dies.returncode == 2
     assert "arm A crashed: exit code 3; its last words: out of memory" in dies.stderr
+
+
+@covers("S8.9")
+def test_a_plan_says_what_is_matched_what_is_compared_and_when_it_stops(token_file):
+    """Exercise 3: 2048 against 512 under the same load."""
+    knob = ("http://127.0.0.1:9", "--knob", "max_batched_tokens=2048,512", "--admin-token-file", str(token_file))
+    done = run(*knob, *SHORT)
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "max_batched_tokens=2048 against max_batched_tokens=512",
+        "p50, p95 and p99 of ITL and TTFT",
+        "only if matched: arrival rate, prompt and output length, prefix hit rate",
+        "precision",
+        "stops after 6 pairs: ITL p99 at p <= 0.05 decides",
+    ):
+        assert part in done.stdout
 
 
 def test_confounded_arms_are_refused():

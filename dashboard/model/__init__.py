@@ -1,0 +1,1 @@
+"""What the dashboard knows: samples, step records, marks, verdicts, as plain data."""

@@ -1,0 +1,190 @@
+"""From a read log to signals: levels become gauges, rates and counts become growth, step lines become step durations."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from diagnose.dialects.log import Figure, Reads
+from diagnose.observation import Event, Span
+from diagnose.signals import Counter, Gauge, Signals
+from diagnose.sources.engine_log import FACTS_AS_GAUGES, UNTIMED, EngineLog, LoadSample, LoggedStep, read_log
+from diagnose.sources.steps import add_steps
+from diagnose.stats import median
+from probes.recording import Entry
+
+_FAILURES = frozenset({"out_of_memory", "engine_dead", "collective_timeout", "device_error", "leak"})
+"""Events that a healthy engine never logs: counted as failures."""
+_LOOK_BACK_SECONDS = 600.0
+"""What happened so long before a window may still be what is seen in it."""
+_CLOCKS_APART_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvidence:
+    """A log as a source beside metrics pages."""
+
+    log: EngineLog
+
+    @property
+    def origin(self) -> str:
+        log = self.log
+        engine = f"a log of {log.engine.engine}" if log.engine is not None else "a log of no engine this version knows"
+        version = f" {log.facts['version']}" if "version" in log.facts else ""
+        kinds = (
+            (len(log.samples), "periodic lines"),
+            (len(log.steps), "step lines"),
+            (sum(log.tally.values()), "events"),
+            (len(log.facts), "settings"),
+        )
+        found = ", ".join(f"{count:,} {kind}" for count, kind in kinds if count) or "nothing that a rule reads"
+        return f"{log.name}: {engine}{version}, {log.num_lines:,} lines: {found}"
+
+    def events(self, span: Span | None) -> Iterable[Event]:
+        """A failure of last week is not one of this window."""
+        events = self.log.events
+        if span is None:
+            return events
+        near = Span(span.start - _LOOK_BACK_SECONDS, span.end + _CLOCKS_APART_SECONDS)
+        return [event for event in events if event.unix == UNTIMED or _within(event.unix, near)]
+
+    def signals(self, span: Span | None) -> Signals:
+        """Of the lines within the window's time where both know theirs. Settings hold whenever they were stated."""
+        log = self.log
+        samples = [
+            sample for sample in log.samples if span is None or sample.unix is None or _within(sample.unix, span)
+        ]
+        steps = [step for step in log.steps if span is None or step.unix is None or _within(step.unix, span)]
+        engine = log.engine
+        signals = Signals(
+            dialect=f"{engine.engine} log" if engine is not None else "log",
+            length_seconds=_length(samples, steps),
+            num_scrapes=0,
+            usage=engine.usage if engine is not None else None,
+            free_includes_reclaimable=True if engine is not None and engine.usage is not None else None,
+            advice=engine.cannot if engine is not None else {},
+            notes=self._of_another_time(span, bool(samples or steps)),
+            info={name: value for name, value in log.facts.items() if name not in FACTS_AS_GAUGES},
+        )
+        for name in FACTS_AS_GAUGES & log.facts.keys():
+            signals.gauges[name] = Gauge((float(log.facts[name].replace(",", "")),), "start-up log")
+        _read_load(signals, samples)
+        if steps:
+            counted = [step.counted for step in steps]
+            add_steps(signals, counted, steps[0].line.name, steps[0].line.coverage)
+        self._read_failures(signals, span)
+        return signals
+
+    def _of_another_time(self, span: Span | None, used: bool) -> tuple[str, ...]:
+        log = self.log
+        if span is None or used or not (log.samples or log.steps) or log.first_unix is None or log.last_unix is None:
+            return ()
+        return (
+            f"{log.name}: its lines are of another time ({_moment(log.first_unix)} to {_moment(log.last_unix)}, the window is "
+            f"{_moment(span.start)} to {_moment(span.end)} by this machine's clock): only its settings are used",
+        )
+
+    def _read_failures(self, signals: Signals, span: Span | None) -> None:
+        """A log that was read to its end and holds no failure counted none."""
+        tally = self.log.tally if span is None else Tally(event.kind for event in self.events(span))
+        signals.failures = {kind: float(count) for kind, count in tally.items() if kind in _FAILURES}
+        signals.counters["failures"] = Counter(
+            sum(signals.failures.values()),
+            "log",
+            "failures that the log tells of: a process that is killed writes nothing",
+        )
+        preempted = tally.get("preempted")
+        if preempted and "preemptions" not in signals.counters:
+            signals.counters["preemptions"] = Counter(float(preempted), "preemption warnings")
+
+
+def logs_of(entries: Iterable[Entry]) -> list[LogEvidence]:
+    """The log that was recorded beside a target, if it was."""
+    kept = [entry for entry in entries if entry.kind == "log"]
+    if not kept:
+        return []
+    lines = (line for entry in kept for line in entry.body.split("\n"))
+    log = read_log("recorded log", lines, kept[-1].unix)
+    return [LogEvidence(log)] if log.num_read else []
+
+
+def _moment(unix: float) -> str:
+    return datetime.fromtimestamp(unix).isoformat(" ", "seconds")
+
+
+def _within(unix: float | None, span: Span) -> bool:
+    return unix is not None and span.start <= unix <= span.end
+
+
+def _length(samples: Sequence[LoadSample], steps: Sequence[LoggedStep]) -> float | None:
+    """From the first line's interval on to the last line."""
+    stamps = [sample.unix for sample in samples if sample.unix is not None]
+    if len(stamps) >= 2 and samples[0].line.every_seconds is not None:
+        return stamps[-1] - stamps[0] + _intervals(samples)[0]
+    stamps = stamps or [step.unix for step in steps if step.unix is not None]
+    if len(stamps) >= 2 and stamps[-1] > stamps[0]:
+        return stamps[-1] - stamps[0]
+    return sum(step.counted.seconds for step in steps) or None
+
+
+def _intervals(samples: Sequence[LoadSample]) -> list[float]:
+    """Seconds that each line speaks of. After a silence (idle engines write nothing) it is the usual interval."""
+    usual = samples[0].line.every_seconds or 0.0
+    gaps = [
+        after.unix - before.unix if after.unix is not None and before.unix is not None else usual
+        for before, after in pairwise(samples)
+    ]
+    shortest = median(gaps) if gaps else usual
+    if 0 < shortest < usual:
+        usual = shortest
+    return [usual, *(gap if 0 < gap <= 1.5 * usual or not usual else usual for gap in gaps)]
+
+
+def _read_load(signals: Signals, samples: list[LoadSample]) -> None:
+    """One signal may stand in several kinds of lines: its levels are read from all of them, its growth from the first kind."""
+    lines = list({id(sample.line): sample.line for sample in samples}.values())
+    for signal in dict.fromkeys(figure.signal for line in lines for figure in line.figures):
+        stated = [(line, index, f) for line in lines for index, f in enumerate(line.figures) if f.signal == signal]
+        if stated[0][2].reads is Reads.LEVEL:
+            places = {id(line): index for line, index, _ in stated}
+            levels = _levels(signal, places, samples)
+            if levels:
+                source = " and ".join(line.name for line, _, _ in stated)
+                signals.gauges[signal] = Gauge(tuple(levels), source, stated[0][2].coverage)
+            continue
+        line, index, figure = stated[0]
+        instances: dict[str, list[LoadSample]] = {}
+        for sample in samples:
+            if sample.line is line:
+                instances.setdefault(sample.instance, []).append(sample)
+        if any(sample.values[index] is not None for one in instances.values() for sample in one):
+            growth = sum(_growth(figure, index, one) for one in instances.values())
+            signals.counters[signal] = Counter(growth, line.name, figure.coverage, figure.late)
+
+
+def _levels(signal: str, places: dict[int, int], samples: list[LoadSample]) -> list[float]:
+    """One value per line that states it; of several engines the sum of the last known ones, and of shares the highest."""
+    stating = [
+        (sample.instance, value)
+        for sample in samples
+        if id(sample.line) in places and (value := sample.values[places[id(sample.line)]]) is not None
+    ]
+    num_instances = len({instance for instance, _ in stating})
+    latest: dict[str, float] = {}
+    values: list[float] = []
+    for instance, value in stating:
+        latest[instance] = value
+        if len(latest) == num_instances:
+            values.append(max(latest.values()) if signal == "pool_usage" else sum(latest.values()))
+    return values
+
+
+def _growth(figure: Figure, index: int, samples: list[LoadSample]) -> float:
+    values = [sample.values[index] for sample in samples]
+    if figure.reads is Reads.RATE:
+        return sum((value or 0.0) * seconds for value, seconds in zip(values, _intervals(samples), strict=True))
+    known = [value for value in values if value is not None]
+    if figure.reads is Reads.COUNT:
+        return sum(known)
+    return sum(after - before if after >= before else after for before, after in pairwise(known))

@@ -1,0 +1,223 @@
+"""The table of readers: each kind of evidence is recognised by its content and read by its own reader.
+
+What a reader needs is imported when it is asked: the tables of all engines' logs cost more than a diagnosis of a recording.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diagnose.errors import SourceError
+from diagnose.exposition import ExpositionError, ExpositionParser
+from diagnose.kernel_profile import KernelProfile
+from diagnose.observation import OtherSource
+from diagnose.sources.content import Content
+from diagnose.sources.trace_head import is_trace
+from diagnose.units import printable
+from probes.recording import Entry, is_recording, read_recording
+from probes.wire import WireError, is_steps_header
+
+UNKNOWN_TIME = -1.0
+_SCRAPED_AT = re.compile(r"^#\s*scraped_at_unix\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one file holds. Which fields are filled depends on its kind."""
+
+    recognised: str = ""
+    """What it was taken for, in one line."""
+    target: str = ""
+    """Where the evidence came from, if it says so."""
+    entries: list[Entry] = field(default_factory=list)
+    steps: str | None = None
+    page: str | None = None
+    page_unix: float | None = None
+    others: list[OtherSource] = field(default_factory=list)
+    profiles: list[KernelProfile] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    kind: str
+    recognises: Callable[[Content], bool]
+    """By the head alone."""
+    read: Callable[[Content], Reading]
+    is_long: bool = False
+    """It tells how far it is."""
+
+
+def choose_reader(content: Content) -> Reader:
+    """The first reader that recognises it. Raises SourceError that says what it looks like, and what would do."""
+    for reader in READERS:
+        if reader.recognises(content):
+            return reader
+    kinds = ", ".join(reader.kind for reader in READERS)
+    raise SourceError(f"{content.name}: {_looks_like(content)}; what can be read: {kinds}")
+
+
+def parse_json(text: str) -> Any:
+    """None when it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _first_json(content: Content) -> object:
+    line = content.head_text.partition("\n")[0]
+    return parse_json(line) if line.startswith("{") else None
+
+
+def _read_recording(content: Content) -> Reading:
+    try:
+        recording = read_recording(content.data())
+    except WireError as error:
+        raise SourceError(f"{content.name}: {error}") from None
+    except MemoryError:
+        raise SourceError(f"{content.name}: its content is larger than the memory that is left") from None
+    if not recording.entries:
+        raise SourceError(f"{content.name}: the recording holds no answer of {recording.target}")
+    reading = Reading(f"{content.name}: a recording of {recording.target}", recording.target, list(recording.entries))
+    if recording.torn:
+        reading.warnings.append(
+            f"{content.name}: its end was cut off in a write ({recording.torn} bytes left out), the rest is used"
+        )
+    if recording.damaged:
+        reading.warnings.append(
+            f"{content.name}: {recording.damaged} bytes within it cannot be read and were left out, the rest is used"
+        )
+    return reading
+
+
+def _read_steps(content: Content) -> Reading:
+    return Reading(f"{content.name}: step records", steps=content.text())
+
+
+_SAMPLE = re.compile(
+    r"[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{[^}]*\}?.*)?[ \t]+[-+]?(?:\d|\.\d|nan|inf)\S*(?:[ \t]+-?\d+)?[ \t]*(?:#.*)?",
+    re.IGNORECASE,
+)
+_METADATA = re.compile(r"#[ \t]+(?:HELP|TYPE|UNIT|EOF)\b")
+
+
+def _is_page(content: Content) -> bool:
+    """At least half of the first lines are samples or metadata."""
+    lines = [line.strip() for line in content.head_text.split("\n")[:60]]
+    lines = [line for line in lines if line and (not line.startswith("#") or _METADATA.match(line))][:40]
+    good = sum(bool(_METADATA.match(line) or _SAMPLE.fullmatch(line)) for line in lines)
+    return good > 0 and good * 2 >= len(lines)
+
+
+def _read_page(content: Content) -> Reading:
+    """The time is a leading comment's, else that of a sample."""
+    text = content.text()
+    try:
+        page = ExpositionParser().parse(text)
+    except ExpositionError as error:
+        raise SourceError(f"{content.name}: not a readable metrics page ({printable(str(error))})") from None
+    comment = _SCRAPED_AT.search(text)
+    return Reading(page=text, page_unix=float(comment[1]) if comment is not None else page.sample_unix)
+
+
+def _read_trace(content: Content) -> Reading:
+    if content.name == "-":
+        raise SourceError("-: a trace is read from a file, more than once")
+    from diagnose.sources.trace import read_trace
+
+    profile = read_trace(Path(content.name), content.on_progress)
+    return Reading(f"{content.name}: a trace, {profile.num_events:,} events", profiles=[profile])
+
+
+def _is_bench(content: Content) -> bool:
+    from diagnose.sources.bench import is_bench
+
+    return is_bench(content.head_text)
+
+
+def _read_bench(content: Content) -> Reading:
+    from diagnose.sources.bench import read_bench
+
+    found = read_bench(content.name, content.text())
+    if found is None:
+        raise SourceError(f"{content.name}: a benchmark result without a latency in it")
+    return Reading(others=[found])
+
+
+def _is_state(content: Content) -> bool:
+    """One JSON document; lines of JSON are a log's."""
+    text = content.head_text.lstrip()
+    first, _, rest = text.partition("\n")
+    if text[:1] not in ("{", "[") or (rest.strip() and parse_json(first) is not None):
+        return False
+    from diagnose.sources.state import shape_of
+
+    return shape_of(parse_json(content.text())) is not None
+
+
+def _read_state(content: Content) -> Reading:
+    from diagnose.sources.state import StateEvidence, shape_of
+
+    answer = parse_json(content.text())
+    shape = shape_of(answer)
+    assert shape is not None, "recognised before"
+    evidence = StateEvidence(shape, content.name, [answer])
+    return Reading(others=[evidence], warnings=evidence.warnings)
+
+
+def _is_log(content: Content) -> bool:
+    from diagnose.sources.engine_log import looks_like_log
+
+    return b"\x00" not in content.head and looks_like_log(content.head_text)
+
+
+def _read_log(content: Content) -> Reading:
+    from diagnose.dialects.logs import ENGINE_LOGS
+    from diagnose.sources.engine_log import read_log
+    from diagnose.sources.log_signals import LogEvidence
+
+    log = read_log(content.name, content.lines(), content.modified_unix, content.within)
+    if not log.num_read:
+        raise SourceError(
+            f"{content.name}: a log ({log.num_lines:,} lines), but none of them is one that this version reads; it reads logs of "
+            + ", ".join(table.engine for table in ENGINE_LOGS)
+        )
+    reading = Reading(others=[LogEvidence(log)])
+    dropped = log.num_samples - len(log.samples) + log.num_steps - len(log.steps)
+    if dropped:
+        reading.warnings.append(f"{content.name}: the oldest {dropped:,} periodic and step lines were left out")
+    return reading
+
+
+def _looks_like(content: Content) -> str:
+    """What was given instead of evidence, in a few words."""
+    try:
+        content.head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data":  # else the cut went through a character
+            return "is not text"
+    if b"\x00" in content.head:
+        return "is not text"
+    text = content.head_text.lstrip()
+    status = re.search(r"<title>\s*([^<]{1,60}?)\s*</title>", text, re.IGNORECASE)
+    if text[:1] == "<":
+        return f"an HTML page ({printable(status[1])})" if status is not None else "an HTML or XML page"
+    if text[:1] in "{[":
+        return "JSON of no kind this version knows"
+    first = printable(text.partition("\n")[0][:60])
+    return f"text of no kind this version knows (it begins with {first!r})"
+
+
+READERS: tuple[Reader, ...] = (
+    Reader("a recording", lambda content: is_recording(content.head), _read_recording),
+    Reader("step records", lambda content: is_steps_header(_first_json(content)), _read_steps),
+    Reader("a torch profiler's trace", lambda content: is_trace(content.head), _read_trace, is_long=True),
+    Reader("a metrics page", _is_page, _read_page),
+    Reader("a benchmark result", _is_bench, _read_bench),
+    Reader("a server's state in JSON", _is_state, _read_state),
+    Reader("an engine's log", _is_log, _read_log),
+)

@@ -1,0 +1,138 @@
+"""The compiled kernels as functions of tensors. Float32, on the CPU, rows contiguous; shapes are the caller's promise."""
+
+import ctypes
+import functools
+from ctypes import c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.native.build import LIBRARY, source_hash
+
+LANES = 8
+"""Sizes that kernels run along are multiples of this."""
+
+_P, _N = c_void_p, c_int64
+_SIGNATURES = {
+    "stallscope_linear": [_P, _P, _P, _P, _N, _N, _N, c_int32],
+    "stallscope_rms_norm": [_P, _P, _P, _N, _N, c_float],
+    "stallscope_silu_mul": [_P, _P, _N, _N, c_int32],
+    "stallscope_rotate": [_P, _P, _P, _P, _N, _N, _N, _N],
+    "stallscope_store": [_P, _P, _P, _P, _P, _N, _N, _N, _N],
+    "stallscope_decode_attention": [_P] * 6 + [_N] * 7 + [c_float, c_int32],
+}
+
+
+class Unavailable(Exception):
+    """The kernels cannot be used; says why in a few words."""
+
+
+class Library:
+    """`threads`: of each call, at most."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        try:
+            self._functions = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise Unavailable(f"do not load: {error}") from error
+        self._functions.stallscope_source.restype = ctypes.c_char_p
+        if self._functions.stallscope_source().decode() != source_hash():
+            raise Unavailable("were built from another kernels.cpp (python -m engine.native.build)")
+        if not self._functions.stallscope_runs_here():
+            raise Unavailable("use instructions that this processor lacks")
+        for name, types in _SIGNATURES.items():
+            getattr(self._functions, name).argtypes = types
+            getattr(self._functions, name).restype = None
+        self._functions.stallscope_decode_attention.restype = c_int32
+        self._threads = threads
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x [rows, depth], weight [features, depth] -> [rows, features]."""
+        (rows, depth), features = x.shape, weight.shape[0]
+        out = torch.empty((rows, features))
+        self._functions.stallscope_linear(
+            x.data_ptr(),
+            weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            rows,
+            features,
+            depth,
+            self._threads,
+        )
+        return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """x [rows, size] -> the same."""
+        out = torch.empty_like(x)
+        self._functions.stallscope_rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), *x.shape, epsilon)
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """[rows, 2 * size] -> silu(gate) * up, [rows, size]."""
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty((rows, size))
+        self._functions.stallscope_silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, size, self._threads)
+        return out
+
+    def rotate(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """heads [rows, heads, dim], cos and signed sin [rows, 1, dim] -> [rows, heads, dim], contiguous."""
+        rows, num_heads, dim = heads.shape
+        out = torch.empty((rows, num_heads, dim))
+        self._functions.stallscope_rotate(
+            heads.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr(), rows, num_heads, dim, heads.stride(0)
+        )
+        return out
+
+    def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        """key, value [rows, kv_heads, dim] into rows `slots` (int64) of keys, values: one layer's pool."""
+        rows, kv_heads, dim = key.shape
+        self._functions.stallscope_store(
+            key.data_ptr(),
+            value.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            slots.data_ptr(),
+            rows,
+            kv_heads * dim,
+            key.stride(0),
+            value.stride(0),
+        )
+
+    def takes_head_dim(self, dim: int) -> bool:
+        no_tensors = (None,) * 6
+        return not self._functions.stallscope_decode_attention(*no_tensors, 0, 1, 1, dim, 1, 1, dim, 1.0, 1)
+
+    def decode_attention(
+        self, query: Tensor, keys: Tensor, values: Tensor, tables: Tensor, lengths: Tensor, out: Tensor
+    ) -> None:
+        """query, out [sequences, heads, dim]; keys, values [blocks, block_size, kv_heads, dim]; tables [sequences, width]
+        and lengths [sequences], int64."""
+        num_sequences, num_heads, dim = query.shape
+        _, block_size, kv_heads, _ = keys.shape
+        self._functions.stallscope_decode_attention(
+            query.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            tables.data_ptr(),
+            lengths.data_ptr(),
+            out.data_ptr(),
+            num_sequences,
+            num_heads,
+            kv_heads,
+            dim,
+            block_size,
+            tables.shape[1],
+            query.stride(0),
+            dim**-0.5,
+            self._threads,
+        )
+
+
+@functools.cache
+def load(threads: int) -> Library:
+    """Raises Unavailable."""
+    if not LIBRARY.exists():
+        raise Unavailable("are not built (python -m engine.native.build)")
+    return Library(LIBRARY, threads)

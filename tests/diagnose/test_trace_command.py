@@ -1,0 +1,112 @@
+"""`stallscope diagnose` on traces, and with `--pid`: forms, one line for what is wrong, interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from diagnose.cli import stallscope
+from diagnose.errors import SourceError
+from tests.traces import Trace, steady, with_prefill
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(stallscope, ["diagnose", *map(str, arguments)])
+    if isinstance(result.exception, SourceError):
+        return 2, str(result.exception)
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz", "no-suffix"])
+def test_a_trace_is_recognised_by_content(tmp_path, name):
+    path = Trace().run(with_prefill()).write(tmp_path / name)
+    code, out = run(path, "-q")
+    assert (code, out.strip()) == (1, "prefill_interference is supported: 87 % of the excess of the slow gaps")
+
+
+def test_traces_of_ranks_are_read_together(tmp_path):
+    files = [
+        Trace(rank=rank).run(steady(comm_us=us)).write(tmp_path / f"r{rank}.json.gz") for rank, us in enumerate((90, 8))
+    ]
+    code, out = run(*files, "-q")
+    assert (code, out.strip()) == (1, "collective_stall is supported")
+
+
+def test_an_incomplete_profile_is_insufficient_evidence(tmp_path):
+    path = Trace(skip_every=10).run(with_prefill()).write(tmp_path / "t.json")
+    code, out = run(path, "--json")
+    assert code == 3
+    assert any("incomplete profile, not used" in warning for warning in json.loads(out)["warnings"])
+
+
+def test_a_broken_trace_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("diagnose.sources.trace_events._MAX_EVENT_BYTES", 1000)
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": [' + "x" * 5000)
+    code, out = run(path)
+    assert code == 2
+    assert out.startswith(f"{path}: not a trace")
+    assert "\n" not in out
+
+
+def test_a_baseline_may_be_a_trace(tmp_path):
+    good = Trace().run(steady(80)).write(tmp_path / "good.json")
+    bad = Trace().run(with_prefill()).write(tmp_path / "bad.json")
+    code, out = run(bad, "--baseline", good)
+    assert code == 1
+    assert "p50 ITL is 1." in out
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_reading_ends_quietly(tmp_path):
+    pipe = tmp_path / "t.json"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "diagnose.cli", "diagnose", str(pipe)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with pipe.open("w") as file:  # returns once the command reads
+        file.write(Trace().run(steady(20)).text()[:50_000])
+        file.flush()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted"
+
+
+# ---- --pid
+
+
+def test_a_pid_alone_is_a_target():
+    code, out = run("--pid", os.getpid(), "--window", "1s", "--json", "--quiet")
+    document = json.loads(out)
+    assert code in (1, 3)
+    assert document["target"] == f"process {os.getpid()}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name what to diagnose"),
+        (("--pid", "nobody"), "'nobody' is not a process id"),
+        (("--pid", "4194305"), "no process 4194305 on this machine"),
+        (("--pid", "1", "some.rec"), "--pid looks at a running server"),
+    ],
+)
+def test_a_wrong_pid_is_one_line(arguments, said):
+    code, out = run(*arguments)
+    assert code == 2
+    assert said in out

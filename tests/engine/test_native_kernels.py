@@ -1,0 +1,228 @@
+"""The compiled CPU kernels against torch, and their one promise more: a row's numbers do not depend on its batch."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.errors import ConfigError
+from engine.model.ops import TorchOps
+from engine.native import build, library
+from engine.native.library import Library, Unavailable
+from engine.native.ops import NativeOps
+from engine.request import SamplingParams
+from engine.runner.cpu import CpuRunner
+from tests.engine.model_helpers import (
+    blocks_for,
+    chunk_of,
+    decode_of,
+    generate,
+    make_plan,
+    make_prompt,
+    make_request,
+    tiny,
+)
+
+pytestmark = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("c++", "g++", "clang++")), reason="no C++ compiler"
+)
+EIGHTS = st.integers(1, 12).map(lambda n: 8 * n)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build.build(tmp_path_factory.mktemp("native") / "_kernels.so")
+
+
+@pytest.fixture(scope="session", params=[1, 2], ids=["one-thread", "two-threads"])
+def kernels(built: Path, request: pytest.FixtureRequest) -> Library:
+    return Library(built, request.param)
+
+
+@pytest.fixture
+def installed(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an installation on a machine with a compiler."""
+    monkeypatch.setattr(library, "LIBRARY", built)
+    library.load.cache_clear()
+
+
+def assert_close(found: Tensor, expected: Tensor, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows=st.integers(1, 13), features=st.integers(1, 70), depth=EIGHTS, has_bias=st.booleans())
+def test_linear_is_torchs(kernels: Library, rows: int, features: int, depth: int, has_bias: bool):
+    x, weight, bias = random(rows, depth), random(features, depth, seed=1), random(features) if has_bias else None
+    assert_close(kernels.linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize(("features", "depth"), [(960, 576), (576, 1536)])
+def test_linear_over_many_blocks_of_weight_is_torchs(kernels: Library, features: int, depth: int):
+    x, weight = random(7, depth), random(features, depth, seed=1)
+    assert_close(kernels.linear(x, weight, None), F.linear(x, weight), rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_of_linear_is_the_same_in_every_batch(kernels: Library):
+    x, weight = random(33, 64), random(50, 64, seed=1)
+    together = kernels.linear(x, weight, None)
+    for size in range(1, 34):
+        assert torch.equal(kernels.linear(x[:size].clone(), weight, None), together[:size])
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows=st.integers(1, 9), size=EIGHTS)
+def test_norm_and_activation_are_torchs(kernels: Library, rows: int, size: int):
+    ops, reference = NativeOps(kernels), TorchOps()
+    x, weight, gate_up = random(rows, size), random(size, seed=1), 30 * random(rows, 2 * size, seed=2)
+    assert_close(ops.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+    assert_close(ops.silu_mul(gate_up), reference.silu_mul(gate_up))
+
+
+def test_activation_at_the_ends_of_the_range(kernels: Library):
+    gate = torch.tensor([0.0, -0.0, 1e-30, 3e38, -3e38, 88.0, -88.0, -100.0])
+    done = kernels.silu_mul(torch.cat((gate, torch.ones(8))).unsqueeze(0))
+    assert_close(done.squeeze(0), F.silu(gate), rtol=1e-5, atol=1e-35)
+
+
+@pytest.mark.parametrize("dim", [16, 64])
+def test_rotation_of_a_part_of_wider_rows_is_torchs(kernels: Library, dim: int):
+    heads, cos, sin = random(5, 7, dim)[:, :4], random(5, 1, dim, seed=1), random(5, 1, dim, seed=2)
+    expected = TorchOps().rotate(heads, cos, sin)
+    assert_close(kernels.rotate(heads, cos, sin), expected)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 70), min_size=1, max_size=6),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 4),
+    dim=st.sampled_from([16, 32, 64, 96, 128]),
+    block_size=st.sampled_from([1, 3, 16]),
+)
+def test_attention_over_scattered_blocks_is_the_softmax(
+    kernels: Library, lengths: list[int], kv_heads: int, group: int, dim: int, block_size: int
+):
+    width = -(-max(lengths) // block_size)
+    order = torch.randperm(len(lengths) * width, generator=torch.Generator().manual_seed(3))
+    tables = order.view(len(lengths), width)
+    keys, values = (random(len(order), block_size, kv_heads, dim, seed=seed) for seed in (1, 2))
+    query = 3 * random(len(lengths), kv_heads * group, dim)
+    out = torch.empty_like(query)
+    kernels.decode_attention(query, keys, values, tables, torch.tensor(lengths), out)
+    for row, length in enumerate(lengths):
+        key, value = (
+            pool[tables[row]].reshape(-1, kv_heads, dim)[:length].repeat_interleave(group, 1) for pool in (keys, values)
+        )
+        weights = torch.einsum("hd,phd->hp", query[row], key).mul(dim**-0.5).softmax(-1)
+        assert_close(out[row], torch.einsum("hp,phd->hd", weights, value))
+
+
+def test_keys_and_values_go_to_their_slots_and_nowhere_else(kernels: Library):
+    rows, slots = random(3, 5, 16), torch.tensor([9, 0, 4])
+    keys, values = torch.zeros(5, 2, 2, 16), torch.zeros(5, 2, 2, 16)
+    kernels.store(rows[:, :2], rows[:, 2:4], keys, values, slots)
+    expected = torch.zeros(10, 2, 16)
+    expected[slots] = rows[:, :2]
+    assert torch.equal(keys.view(10, 2, 16), expected)
+    expected[slots] = rows[:, 2:4]
+    assert torch.equal(values.view(10, 2, 16), expected)
+
+
+def native_runner(threads: int = 1) -> CpuRunner:
+    runner = CpuRunner(tiny("float32"), threads=threads, kernels="native")
+    runner.allocate_kv(128, 16)
+    return runner
+
+
+def test_the_runner_generates_what_torchs_does(installed: None):
+    runner, reference = native_runner(), CpuRunner(tiny("float32"), threads=1, kernels="torch")
+    reference.allocate_kv(128, 16)
+    assert runner.attention_backend == "native" and reference.attention_backend == "torch"
+    prompt = make_prompt(60)
+    tokens = generate(runner, make_request(prompt, blocks_for(100)), 32, chunk_size=25)
+    assert tokens == generate(reference, make_request(prompt, blocks_for(100)), 32, chunk_size=25)
+
+
+def test_the_last_positions_of_the_longest_context_are_torchs(installed: None):
+    limit = tiny().config.max_position
+    prompt = make_prompt(limit - 3)
+    tokens = []
+    for kernels in ("native", "torch"):
+        runner = CpuRunner(tiny("float32"), threads=1, kernels=kernels)
+        runner.allocate_kv(limit // 16, 16)
+        # Blocks in descending order: position and place have nothing to do with each other.
+        request = make_request(prompt, range(limit // 16)[::-1])
+        tokens.append(generate(runner, request, 3, chunk_size=1500))
+        assert request.num_tokens == limit
+    assert tokens[0] == tokens[1]
+
+
+def test_seeded_draws_are_the_same_whatever_the_batch(installed: None):
+    """With hot sampling over the whole vocabulary a last bit in any logit would show sooner or later."""
+    runner = native_runner()
+    alone, others = [
+        [
+            make_request(
+                make_prompt(20 + index, seed=index),
+                blocks_for(100, 8 * index),
+                SamplingParams(temperature=1.5, seed=index, max_tokens=40),
+                name=f"{name}{index}",
+            )
+            for index in range(9)
+        ]
+        for name in ("alone", "batched")
+    ]
+    expected = [generate(runner, request, 40) for request in alone]
+    for request in others:
+        plan = make_plan(prefills=[chunk_of(request, 0, len(request.prompt_token_ids))])
+        request.output_token_ids += runner.execute(plan).token_ids
+    for step in range(39):
+        # The batch changes in size and order from step to step.
+        batch = others[step % 9 :] + others[: step % 9]
+        for part in (batch[: step % 9], batch[step % 9 :]):
+            if part:
+                result = runner.execute(make_plan(decodes=[decode_of(request) for request in part]))
+                for request, token_id in zip(part, result.token_ids, strict=True):
+                    request.output_token_ids.append(token_id)
+    assert [request.output_token_ids for request in others] == expected
+
+
+def test_what_the_kernels_do_not_take_goes_to_torch_or_is_refused(installed: None, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    assert CpuRunner(tiny("float64"), threads=1).attention_backend == "torch"
+    assert "the native ones take float32, not float64" in caplog.text
+    with pytest.raises(ConfigError, match="the native kernels take float32, not float64"):
+        CpuRunner(tiny("float64"), threads=1, kernels="native")
+
+
+def test_a_library_that_is_absent_or_of_another_source_is_not_used(built: Path, monkeypatch: pytest.MonkeyPatch):
+    library.load.cache_clear()
+    monkeypatch.setattr(library, "LIBRARY", built.with_name("none.so"))
+    with pytest.raises(ConfigError, match="are not built"):
+        CpuRunner(tiny("float32"), threads=1, kernels="native")
+    assert CpuRunner(tiny("float32"), threads=1).attention_backend == "torch"
+    monkeypatch.setattr(library, "source_hash", lambda: "another")
+    with pytest.raises(Unavailable, match=r"another kernels\.cpp"):
+        Library(built, 1)
+
+
+def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    target = tmp_path / "_kernels.so"
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(build.BuildError, match="false failed"):
+        build.build(target)
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(build.BuildError, match="no C\\+\\+ compiler"):
+        build.build(target)
+    assert list(tmp_path.iterdir()) == []
