@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.dialects.stallscope import STALLSCOPE
-from engine.scheduler import DeferralReason
+from  import DeferralReason
 from probes.catalog import METRICS
 from runbooks.alerts.metrics import ENGINES
 from runbooks.alerts.rules import Objectives, alert_names, rules, to_yaml
