@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from probes.catalog import LATENCY_BOUNDS_SECONDS, METRICS
+from probes.records import DeferralReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ ENGINES: dict[str, EngineMetrics] = {
             running=_ours("requests", state="running"),
             finished=_ours("requests_finished_total"),
             preemptions=_ours("preemptions_total"),
-            capacity_waits=_ours("requests_waiting", reason="kv_blocks"),
+            capacity_waits=_ours("requests_waiting", reason=DeferralReason.BLOCKS.value),
             evictions=_ours("kv_evictions_total"),
             ghost_hits=_ours("kv_ghost_hits_total"),
             failures=_ours("failures_total"),
