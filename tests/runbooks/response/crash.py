@@ -61,7 +61,7 @@ class DyingJournal(Journal):
 def live(folder: Path, kind: type[Journal]) -> None:
     """A whole life of the receiver: takes the alert as often as Alertmanager sends it, and carries its incident to the end."""
     admin = FileAdmin(folder)
-    conductor_module.AdminClient = lambda *_, **__: admin  # type: ignore[misc,assignment]
+    setattr(conductor_module, "AdminClient", lambda *_, **__: admin)  # noqa: B010 - the name there, not what it exports
     scene = make_scene(folder, "http://chat:8000", [slow(400)])
     scene.journal.close()
     scene.journal = kind(folder / "runbooks.db")

@@ -22,7 +22,7 @@ def scene(tmp_path, admin):
     return make
 
 
-def budgets(admin):
+def budgets(admin: FakeAdmin) -> list[int]:
     return [body["max_batched_tokens"] for _, body in admin.posts]
 
 

@@ -1,5 +1,7 @@
 """runbooks.toml is checked whole, and says what is wrong in one line."""
 
+from pathlib import Path
+
 import pytest
 
 from runbooks.errors import ConfigError
@@ -7,7 +9,7 @@ from runbooks.response.config import read_config
 from tests.runbooks.response.scenes import ACT, alert, write_config
 
 
-def refuse(folder, old, new):
+def refuse(folder: Path, old: str, new: str) -> str:
     write_config(folder, "http://h:1")
     path = folder / "runbooks.toml"
     text = path.read_text()

@@ -1,7 +1,9 @@
 """What a look makes of targets that serve, reserve, hang, freeze and answer nonsense; and the decision on each."""
 
 import json
+from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from diagnose.commands.diagnose import judge
 from diagnose.errors import DiagnoseError
 from diagnose.exposition import ExpositionParser
-from runbooks.response.look import Examiner
+from runbooks.response.acts import Act
+from runbooks.response.look import Examiner, Look
 from runbooks.response.plan import choose
 from runbooks.response.window_before import PrometheusWindow
 from tests.builders import Engine, make_steps, with_prefill
@@ -21,14 +24,14 @@ GIB = 2**30
 FOR_ALL = ACT.replace('["prefill_interference"]', '["prefill_interference", "hard_failure"]')
 
 
-def look(folder, url, **options):
+def look(folder: Path, url: str, **options: Any) -> tuple[Look, Act | str]:
     config = write_config(folder, url, **{"window": "20s", **options})
     runbook, target = config.runbooks[0], config.targets[0]
     found = Examiner(config, FakeClock()).look(target, runbook, "incident-1-before", None)
     return found, choose(runbook, found)
 
 
-def look_at(folder, engine, **options):
+def look_at(folder: Path, engine: FakeEngine, **options: Any) -> tuple[Look, Act | str]:
     with engine.serving() as target:
         return look(folder, target.url, **options)
 

@@ -3,6 +3,7 @@
 import json
 import threading
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import urllib3
@@ -11,7 +12,7 @@ from runbooks.response.journal import Journal
 from runbooks.response.receiver import MAX_BODY_BYTES, Receiver
 from tests.runbooks.response.scenes import ACT, Clock, write_config
 
-PAYLOAD = {
+PAYLOAD: dict[str, Any] = {
     "receiver": "stallscope",
     "status": "firing",
     "alerts": [
@@ -50,14 +51,16 @@ def receiving(folder, **options):
         journal.close()
 
 
-def post(receiver, body, token="Bearer hook", path="/alerts"):
+def post(
+    receiver: Receiver, body: object, token: str | bytes = "Bearer hook", path: str = "/alerts"
+) -> urllib3.BaseHTTPResponse:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return urllib3.request(
         "POST", receiver.url + path, body=data, headers={"Authorization": token}, retries=False, timeout=60
     )
 
 
-def with_alerts(*alerts):
+def with_alerts(*alerts: dict[str, Any]) -> dict[str, Any]:
     return {**PAYLOAD, "alerts": [{**PAYLOAD["alerts"][0], **fields} for fields in alerts]}
 
 
