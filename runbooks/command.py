@@ -75,6 +75,14 @@ def alerts_command(engine: str, itl: float | None, ttft: float | None, share: fl
     click.echo(to_yaml(engine, rules(engine, Objectives(itl, ttft, share))), nl=False)
 
 
+@runbook_group.command("dashboard")
+def dashboard_command() -> None:
+    """Print a Grafana dashboard of our engine, to be imported as JSON."""
+    from runbooks.alerts.grafana import dashboard
+
+    click.echo(dashboard(), nl=False)
+
+
 @runbook_group.command("check")
 @_CONFIG
 def check_command(config_file: Path) -> None:

@@ -37,7 +37,8 @@ class EngineMetrics:
     failures: str | None = None
 
 
-def _ours(name: str, **labels: str) -> str:
+def ours(name: str, **labels: str) -> str:
+    """Selector of a metric of our engine; a label that it does not have is a mistake of the caller's."""
     metric = METRICS[name]
     unknown = labels.keys() - set(metric.labels)
     assert not unknown, f"{name} has no label {unknown}"
@@ -61,16 +62,16 @@ ENGINES: dict[str, EngineMetrics] = {
     for table in (
         EngineMetrics(
             "stallscope",
-            Latency(_ours("inter_token_latency_seconds"), LATENCY_BOUNDS_SECONDS, 0.2),
-            Latency(_ours("time_to_first_token_seconds"), LATENCY_BOUNDS_SECONDS, 2.0),
-            tokens=_ours("tokens_total", phase="decode"),
-            running=_ours("requests", state="running"),
-            finished=_ours("requests_finished_total"),
-            preemptions=_ours("preemptions_total"),
-            capacity_waits=_ours("requests_waiting", reason=DeferralReason.BLOCKS.value),
-            evictions=_ours("kv_evictions_total"),
-            ghost_hits=_ours("kv_ghost_hits_total"),
-            failures=_ours("failures_total"),
+            Latency(ours("inter_token_latency_seconds"), LATENCY_BOUNDS_SECONDS, 0.2),
+            Latency(ours("time_to_first_token_seconds"), LATENCY_BOUNDS_SECONDS, 2.0),
+            tokens=ours("tokens_total", phase="decode"),
+            running=ours("requests", state="running"),
+            finished=ours("requests_finished_total"),
+            preemptions=ours("preemptions_total"),
+            capacity_waits=ours("requests_waiting", reason=DeferralReason.BLOCKS.value),
+            evictions=ours("kv_evictions_total"),
+            ghost_hits=ours("kv_ghost_hits_total"),
+            failures=ours("failures_total"),
         ),
         EngineMetrics(
             "vllm",

@@ -18,6 +18,7 @@ from runbooks.drills.load import Load
 from runbooks.response.journal import Incident, Journal
 from tests.runbooks.response.prometheus import INSTALLED, watching
 from tests.runbooks.response.test_receiver import with_alerts
+from tests.runbooks.test_grafana import queries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 ENGINE = ("--model", "tiny", "--max-batched-tokens", "4096", "--threads", "1")
@@ -118,8 +119,11 @@ def await_budget(engine: EngineProcess, value: int, seconds: float = 120) -> Non
 def test_prometheus_alertmanager_receiver_act_proof_and_undoing(tmp_path):
     """The alert ends because of the act; the act ends because of its time; the document tells it all."""
     with EngineProcess(ENGINE) as engine, interference(engine.url), serving(tmp_path, engine) as (url, journal):
-        with watching(tmp_path, engine.url, f"{url}/alerts", "hook", limit=0.2):
+        with watching(tmp_path, engine.url, f"{url}/alerts", "hook", limit=0.2) as prometheus:
             await_budget(engine, 409)
+            for query in queries():
+                answer = urllib3.request("GET", f"{prometheus}/api/v1/query", fields={"query": query}, timeout=30)
+                assert answer.json()["status"] == "success", answer.data
             incident = await_closed(journal, 1)
         assert [step.kind for step in incident.steps] == ["look", "decide", "act", "verify", "undo"]
         assert {alert.name for alert in incident.alerts} == {"InterTokenLatencySlow"}
