@@ -19,7 +19,7 @@ from runbooks.response.journal import Incident, Journal, Limits
 from runbooks.response.look import Look, Looks
 from runbooks.response.moves import Begin, Close, Redo, Wait, next_move
 from runbooks.response.notify import Send, tell
-from runbooks.response.plan import choose, compare
+from runbooks.response.plan import choose, compare, is_inconclusive
 
 _WORKERS = 4
 """Incidents that are carried forward at the same time: a look takes as long as its window."""
@@ -148,11 +148,12 @@ class Conductor:
         look = msgspec.convert(_result(incident, "look"), Look)
         chosen = choose(runbook, look)
         if isinstance(chosen, str):
-            return {"outcome": chosen}
+            return {"outcome": chosen, "look_again": runbook.look_again_seconds if is_inconclusive(look) else None}
         try:
             intent = chosen.prepare(self._site(incident, target))
         except (Refused, AdminError) as error:
-            return {"outcome": f"{chosen.label} was called for ({look.summary}) and cannot be done: {error}"}
+            outcome = f"{chosen.label} was called for ({look.summary}) and cannot be done: {error}"
+            return {"outcome": outcome, "look_again": None}
         return {
             "act": msgspec.to_builtins(chosen),
             "intent": intent,

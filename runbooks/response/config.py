@@ -67,6 +67,8 @@ class Runbook(Struct, frozen=True, forbid_unknown_fields=True):
     window: str = "20s"
     settle: str = "10s"
     """Between an act and the second look."""
+    look_again: str = "1m"
+    """After a look that decides nothing, while the alert fires; three looks at most."""
     min_improvement: float = 0.1
     """Share by which the symptom must fall."""
     acts: list[Act] = []
@@ -81,6 +83,10 @@ class Runbook(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def settle_seconds(self) -> float:
         return parse_duration(self.settle)
+
+    @property
+    def look_again_seconds(self) -> float:
+        return parse_duration(self.look_again)
 
     @property
     def the_symptom(self) -> Symptom:
@@ -220,11 +226,11 @@ def _runbook_problems(config: Config, runbook: Runbook) -> list[str]:
         found.append(f"{where}: min_improvement = {runbook.min_improvement:g} must be a share between 0 and 1")
     try:
         parse_symptom(runbook.symptom)
-        durations = [runbook.window_seconds, runbook.settle_seconds]
+        durations = [runbook.window_seconds, max(runbook.settle_seconds, runbook.look_again_seconds)]
     except (ConfigError, ValueError) as error:
         return [*found, f"{where}: {error}"]
     if not 1 <= durations[0] <= 600 or durations[1] > 600:
-        found.append(f"{where}: window must be 1s to 10m, settle at most 10m")
+        found.append(f"{where}: window must be 1s to 10m, settle and look_again at most 10m")
     known = [hypothesis.name for hypothesis in HYPOTHESES]
     for act in runbook.acts:
         where_act = f"{where}: act {act.label}"

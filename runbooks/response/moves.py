@@ -6,6 +6,8 @@ from runbooks.response.journal import Incident, StepRow
 
 UNDO_RETRY_SECONDS = 30.0
 UNDO_ATTEMPTS = 20
+MAX_LOOKS = 3
+"""Of an incident whose evidence decides nothing."""
 _CLOCK_SLACK_SECONDS = 5.0
 
 
@@ -47,17 +49,28 @@ def next_move(incident: Incident, now: float) -> Move:
         return _after_act(incident, decided, act, now)
     if incident.is_resolved:
         return Close("resolved by itself: nothing was done")
-    if incident.last("look") is None:
+    look = incident.last("look")
+    if look is None:
         return Begin("look")
-    if decided is None:
+    if decided is None or decided.step_id < look.step_id:
         return Begin("decide")
     if "outcome" in decided.result:
-        return Close(decided.result["outcome"])
+        return _look_again(incident, decided, now)
     if incident.plan_only or decided.result["act"]["policy"] == "never":
         return Close(f"planned and not done: {decided.result['text']}")
     if decided.result["act"]["policy"] == "approve":
         return _after_question(incident, decided, now)
     return Begin("act")
+
+
+def _look_again(incident: Incident, decided: StepRow, now: float) -> Move:
+    """While the alert fires: a window too short, or a target in the middle of a restart, need not be so a minute later."""
+    pause = decided.result["look_again"]
+    assert decided.ended is not None
+    if pause is None or sum(step.kind == "decide" for step in incident.steps) >= MAX_LOOKS:
+        return Close(decided.result["outcome"])
+    age = now - decided.ended
+    return Begin("look", "the last one decided nothing") if age >= pause or age < 0 else Wait()
 
 
 def _after_question(incident: Incident, decided: StepRow, now: float) -> Move:

@@ -40,6 +40,11 @@ def choose(runbook: Runbook, look: Look) -> Act | str:
     return f"{look.decision}: {look.summary}{next_step}"
 
 
+def is_inconclusive(look: Look) -> bool:
+    """Nothing is known yet, and a later look may know more."""
+    return bool(look.frozen) or look.idle or look.decision == DecisionKind.MEASURE.value
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     helped: bool | None

@@ -42,7 +42,8 @@ token_file = "webhook-token"
 port = 0
 {extra}
 [commands]
-note = ["/bin/sh", "-c", "echo $STALLSCOPE_KEY >> done.txt"]
+note = ["/bin/true"]
+seen = ["/bin/true"]
 
 [[targets]]
 name = "chat"

@@ -3,9 +3,12 @@
 import pytest
 
 from runbooks.errors import Refused
+from runbooks.response.journal import Limits
 from runbooks.response.look import Look
 from tests.runbooks.response.fake_admin import FakeAdmin
 from tests.runbooks.response.scenes import ACT, alert, better, kinds, make_scene, slow
+
+LIMITS = Limits(6, 1.0, "command")
 
 
 @pytest.fixture
@@ -106,6 +109,26 @@ def test_without_a_verified_reason_nothing_is_done(scene, admin, look, words):
     done = here.carry_to_end(number)
     assert admin.posts == []
     assert words in (done.outcome or "")
+
+
+def test_a_look_that_decides_nothing_is_taken_again_while_the_alert_fires(scene, admin):
+    here = scene(slow(decision="measure"), slow(400), better(80))
+    (number,) = here.receive(alert())
+    assert kinds(here.carry(number)) == ["look", "decide"]
+    here.clock.sleep(61)
+    assert kinds(here.carry(number)) == ["look", "decide", "look", "decide", "act"]
+    here.carry_to_end(number)
+    assert budgets(admin) == [256, 512]
+
+
+def test_three_looks_are_enough(scene, admin):
+    here = scene(slow(decision="measure"))
+    (number,) = here.receive(alert())
+    assert kinds(here.carry_to_end(number)) == ["look", "decide"] * 3
+    (second,) = here.receive(alert(starts_at="2026-11-30T11:00:00Z"))
+    here.carry(second)
+    here.receive(alert("resolved", starts_at="2026-11-30T11:00:00Z"))
+    assert here.carry(second).outcome == "resolved by itself: nothing was done"
 
 
 def test_plan_only_and_the_default_policy_change_nothing(scene, admin):
@@ -266,3 +289,24 @@ def test_a_notification_that_fails_stops_nothing(scene, admin):
     assert budgets(admin) == [256, 512]
     notes = [step.intent["text"] for step in done.steps if step.kind == "note"]
     assert notes[0] == "notification by list failed: OSError: the mail server is gone"
+
+
+@pytest.mark.parametrize("look", ["", 'look_command = "seen"\n'], ids=["cannot be seen", "is seen"])
+def test_a_command_that_a_crash_cut_off_is_not_run_again(scene, tmp_path, look):
+    """What cannot be seen is done at most once; where a look command says that it took effect, it counts as done."""
+    done = tmp_path / "done.txt"
+    act = ACT.replace("lower_budget", "command") + f'command = "note"\n{look}'
+    here = scene(slow(400), better(80), acts=act)
+    here.config.commands["note"] = ["/bin/sh", "-c", f"echo $STALLSCOPE_KEY >> {done}"]
+    here.config.commands["seen"] = ["/usr/bin/test", "-e", str(done)]
+    (number,) = here.receive(alert())
+    conductor = here.conductor()
+    assert conductor.advance(number) and conductor.advance(number), "looked and decided"
+    decided = here.journal.incident(number).last("decide")
+    assert decided is not None
+    here.journal.begin_act(number, {**decided.result["intent"], "label": "command"}, LIMITS, here.clock.unix())
+    done.write_text("by the process that died\n")
+    act_step = here.carry_to_end(number).last("act")
+    assert act_step is not None
+    assert act_step.result["status"] == ("done" if look else "unknown")
+    assert done.read_text() == "by the process that died\n"

@@ -43,6 +43,7 @@ alerts = ["InterTokenLatencySlow", "TargetDown"]
 symptom = "itl_p99.5"
 window = "6s"
 settle = "2s"
+look_again = "1s"
 min_improvement = 0.2
 
 [[runbooks.acts]]
@@ -125,7 +126,8 @@ def test_prometheus_alertmanager_receiver_act_proof_and_undoing(tmp_path):
                 answer = urllib3.request("GET", f"{prometheus}/api/v1/query", fields={"query": query}, timeout=30)
                 assert answer.json()["status"] == "success", answer.data
             incident = await_closed(journal, 1)
-        assert [step.kind for step in incident.steps] == ["look", "decide", "act", "verify", "undo"]
+        kinds = [step.kind for step in incident.steps]
+        assert kinds[-5:] == ["look", "decide", "act", "verify", "undo"], "on a busy machine it may look more than once"
         assert {alert.name for alert in incident.alerts} == {"InterTokenLatencySlow"}
         assert (incident.outcome or "").startswith("max_batched_tokens 4096 -> 409 helped (itl_p99.5 ")
         assert "max_batched_tokens is 4096 again" in (incident.outcome or "")
