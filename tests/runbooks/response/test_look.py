@@ -144,3 +144,15 @@ def test_a_baseline_is_read_from_prometheus(tmp_path):
     assert good.latency("inter_token_latency", 0.5) is not None
     with pytest.raises(DiagnoseError, match="refused"):
         PrometheusWindow(url).before(config.targets[0], 20.0, 1_800_000_000.0)
+
+
+def test_a_hung_engine_is_told_from_a_frozen_page(tmp_path):
+    """Its page moves (the server counts its scrapes), its steps do not: a hard failure that a command may answer."""
+    engine, scrapes = Engine(), iter(range(1000))
+    engine.run(make_steps(100))
+    act = ACT.replace('["prefill_interference"]', '["engine_hung"]').replace("lower_budget", "command")
+    with serving(lambda: f"{engine.page(num_running=4)}scrapes_total {next(scrapes)}\n") as target:
+        found, chosen = look(tmp_path, target.url, window="40s", acts=act + 'command = "note"\n')
+    assert (found.frozen, found.decision) == (0, "contain")
+    assert "engine_hung" in found.causes
+    assert not isinstance(chosen, str) and chosen.label == "command"
