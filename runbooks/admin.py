@@ -18,7 +18,7 @@ _STATE_NAMES = {"prefix_cache": "prefix_cache_enabled"}
 
 
 class AdminClient:
-    """Every call raises AdminError when the target does not answer, and AdminRefused when it says no."""
+    """Every call raises AdminError when the target does not answer, and AdminRefused when it says no (4xx)."""
 
     def __init__(self, url: str, token: str, timeout_seconds: float = 30.0) -> None:
         self.url = url.rstrip("/")
@@ -57,9 +57,8 @@ class AdminClient:
             raise AdminError(f"{url}: does not answer ({type(error).__name__})") from None
         if answer.status != 200:
             hint = "; is the engine served with --admin-token-file?" if answer.status in (401, 404) else ""
-            raise AdminRefused(
-                f"{url}: answered HTTP {answer.status} {answer.data[:150].decode(errors='replace')}{hint}"
-            )
+            text = f"{url}: answered HTTP {answer.status} {answer.data[:150].decode(errors='replace')}{hint}"
+            raise AdminRefused(text) if 400 <= answer.status < 500 else AdminError(text)
         try:
             state = answer.json()
         except ValueError:

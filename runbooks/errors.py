@@ -1,7 +1,7 @@
 """RunbookError
 ├── DrillError          a drill could not induce its condition; says at which step and why
 ├── ExperimentError     a comparison cannot be set up or went on against its own rules; says what to change
-├── AdminError          the admin surface of a target does not answer as one: what it did is not known
+├── AdminError          what changes a target does not answer as it should: what it did is not known
 │   └── AdminRefused    it answered with an error: nothing was changed
 ├── ConfigError         runbooks.toml is not what it should be; names the place and what is accepted
 ├── JournalError        the journal cannot be read or written: nothing may be done that it would not hold

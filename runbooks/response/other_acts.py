@@ -88,8 +88,10 @@ class CallWebhook(BaseAct, frozen=True, kw_only=True, tag="webhook"):
             )
         except HTTPError as error:
             raise AdminError(f"{url}: {type(error).__name__}; whether it was heard is not known") from None
-        if not 200 <= answer.status < 300:
+        if 400 <= answer.status < 500:
             raise Refused(f"{url}: answered HTTP {answer.status}")
+        if not 200 <= answer.status < 300:
+            raise AdminError(f"{url}: answered HTTP {answer.status}; what it did is not known")
         return f"{url} answered HTTP {answer.status}"
 
 
@@ -135,7 +137,7 @@ class RunCommand(BaseAct, frozen=True, kw_only=True, tag="command"):
                 f"command {name} did not end within {self.timeout} and was killed; what it did is not known"
             )
         if code:
-            raise Refused(f"command {name} ended with {code}: {output}")
+            raise AdminError(f"command {name} ended with {code}, what it did is not known: {output}")
         return f"command {name} ended with 0{': ' + output if output else ''}"
 
     def _run(self, name: str, site: Site, intent: Intent) -> tuple[int | None, str]:

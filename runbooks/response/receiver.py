@@ -75,7 +75,11 @@ class Receiver(ThreadingHTTPServer):
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)  # the sender tries again
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

@@ -79,7 +79,7 @@ def test_a_command_runs_with_its_own_arguments_and_a_small_environment(tmp_path,
 def test_a_command_that_fails_or_hangs(tmp_path):
     here = site(tmp_path, fails=["/bin/sh", "-c", "echo no >&2; exit 3"], hangs=["/bin/sleep", "60"], none=["/nowhere"])
     for name, error, words in (
-        ("fails", Refused, "ended with 3: no"),
+        ("fails", AdminError, "ended with 3, what it did is not known: no"),
         ("hangs", AdminError, "did not end within 1s and was killed"),
         ("none", Refused, "cannot be started"),
     ):
@@ -125,7 +125,7 @@ def test_a_webhook_carries_a_key_that_stays_the_same(tmp_path):
         act.apply(here, intent)
         act.undo(here, intent)
         broken = CallWebhook(causes=CAUSES, url=f"{url}/broken")
-        with pytest.raises(Refused, match="answered HTTP 500"):
+        with pytest.raises(AdminError, match="answered HTTP 500; what it did is not known"):
             broken.apply(here, intent)
         server.shutdown()
     assert seen == [("/out", "incident-7-act"), ("/in", "incident-7-undo"), ("/broken", "incident-7-act")]
