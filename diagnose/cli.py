@@ -21,6 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("diagnose.commands.explain:explain_command", "Explain a hypothesis: mechanism, evidence, fix."),
     "experiment": ("runbooks.experiments.command:experiment_command", "Compare two arms: what confirms a cause."),
     "drill": ("runbooks.drills.command:drill_command", "Induce a known condition, and hold the diagnosis against it."),
+    "runbook": (
+        "runbooks.command:runbook_group",
+        "Pages for people, and a receiver that answers alerts within bounds.",
+    ),
     "demo": ("runbooks.drills.demo:demo_command", "Induce a stall on a live engine and diagnose it."),
 }
 

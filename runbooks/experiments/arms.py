@@ -8,17 +8,16 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-import urllib3
-from urllib3.exceptions import HTTPError
+from typing import Self
 
 from diagnose.errors import DiagnoseError
 from diagnose.sources.http import Endpoint
-from runbooks.errors import ExperimentError
+from runbooks.admin import VERBS, AdminClient
+from runbooks.errors import AdminError, ExperimentError
 
 NAMES = ("A", "B")
 
@@ -61,29 +60,24 @@ class Arms(ABC):
 class KnobArms(Arms):
     """One stallscope engine whose admin surface changes one setting between blocks; the old value is put back at the end."""
 
-    KNOBS: Mapping[str, tuple[str, str]] = {
-        "max_batched_tokens": ("limits", "max_batched_tokens"),
-        "max_sequences": ("limits", "max_sequences"),
-        "prefix_cache": ("prefix_cache", "enabled"),
-    }
-    """Knob -> admin verb and the field of its body."""
-
     def __init__(self, url: str, knob: str, values: tuple[str, str], token: str) -> None:
         """Raises ExperimentError when the knob or a value is not one that the engine takes."""
-        if knob not in self.KNOBS:
-            raise ExperimentError(f"--knob {knob}: not one of {', '.join(self.KNOBS)}")
-        self._url, self._knob, self._token = url, knob, token
+        if knob not in VERBS:
+            raise ExperimentError(f"--knob {knob}: not one of {', '.join(VERBS)}")
+        self._url, self._knob, self._admin = url, knob, AdminClient(url, token)
         self._values = {name: _knob_value(knob, text) for name, text in zip(NAMES, values, strict=True)}
         self._before: object = None
         self.labels = {name: f"{knob}={text}" for name, text in zip(NAMES, values, strict=True)}
 
     def __enter__(self) -> Self:
-        self._before = self._state()[self._knob]
+        with _as_experiment_error():
+            self._before = self._admin.get(self._knob)
         return self
 
     def enter(self, arm: str) -> str:
-        self._set(self._values[arm])
-        self._post("prefix_cache/reset", {})
+        with _as_experiment_error():
+            self._admin.set(self._knob, self._values[arm])
+            self._admin.reset_prefix_cache()
         return self._url
 
     def check(self, arm: str) -> None:
@@ -94,39 +88,20 @@ class KnobArms(Arms):
 
     def close(self, error: BaseException | None) -> None:
         try:
-            self._set(self._before)
-        except ExperimentError as failure:
+            self._admin.set(self._knob, self._before)
+        except AdminError as failure:
             note = f"{self._knob} could not be put back to {self._before}: {failure}"
             if error is None:
                 raise ExperimentError(note) from None
             error.add_note(note)
 
-    def _set(self, value: object) -> None:
-        verb, field = self.KNOBS[self._knob]
-        found = self._post(verb, {field: value})[self._knob]
-        if found != value:
-            raise ExperimentError(f"{self._url}: {self._knob} is {found} after it was set to {value}")
 
-    def _state(self) -> dict[str, Any]:
-        return self._call("GET", "state", None)
-
-    def _post(self, verb: str, body: dict[str, object]) -> dict[str, Any]:
-        return self._call("POST", verb, body)
-
-    def _call(self, method: str, verb: str, body: dict[str, object] | None) -> dict[str, Any]:
-        url = f"{self._url}/admin/{verb}"
-        headers = {"Authorization": f"Bearer {self._token}"}
-        try:
-            answer = urllib3.request(method, url, json=body, headers=headers, timeout=30.0, retries=False)
-        except HTTPError as error:
-            raise ExperimentError(f"{url}: does not answer ({type(error).__name__})") from None
-        if answer.status != 200:
-            hint = "; is the engine served with --admin-token-file?" if answer.status in (401, 404) else ""
-            raise ExperimentError(
-                f"{url}: answered HTTP {answer.status} {answer.data[:150].decode(errors='replace')}{hint}"
-            )
-        state: dict[str, Any] = answer.json()
-        return state
+@contextmanager
+def _as_experiment_error() -> Iterator[None]:
+    try:
+        yield
+    except AdminError as error:
+        raise ExperimentError(str(error)) from None
 
 
 def _knob_value(knob: str, text: str) -> object:

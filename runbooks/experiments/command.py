@@ -9,17 +9,14 @@ import click
 
 from diagnose.commands.params import Duration, Slo
 from diagnose.hypotheses.registry import HYPOTHESES
+from runbooks.admin import VERBS
 from runbooks.errors import ExperimentError
-from runbooks.experiments.arms import KnobArms
 from runbooks.experiments.figures import METRICS
-from runbooks.experiments.settings import Settings
 
 
 @click.command("experiment")
 @click.argument("target", required=False)
-@click.option(
-    "--knob", help="KNOB=VALUE_A,VALUE_B of the stallscope engine at TARGET: " + ", ".join(KnobArms.KNOBS) + "."
-)
+@click.option("--knob", help="KNOB=VALUE_A,VALUE_B of the stallscope engine at TARGET: " + ", ".join(VERBS) + ".")
 @click.option("--admin-token-file", type=click.Path(dir_okay=False, path_type=Path), help="For --knob.")
 @click.option("--apply", is_flag=True, help="With --knob: really change it (and put it back). Without: print the plan.")
 @click.option("--arm-a", help="URL of a running server; with --arm-b instead of TARGET.")

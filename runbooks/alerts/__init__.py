@@ -1,0 +1,1 @@
+"""Prometheus rules for the engines we know, made from their metric names."""

@@ -1,0 +1,183 @@
+"""`stallscope runbook`: pages for people, and the receiver that answers alerts."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from diagnose.commands.params import Duration
+from runbooks.errors import RunbookError
+
+
+class RunbookGroup(click.Group):
+    """Errors that people can cause end in one line and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RunbookError as error:
+            click.echo(f"stallscope runbook: {error}", err=True)
+            sys.exit(2)
+
+
+_CONFIG = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="runbooks.toml",
+    show_default=True,
+    help="Which alert is answered how.",
+)
+
+
+@click.group("runbook", cls=RunbookGroup)
+def runbook_group() -> None:
+    """Pages for the person who is woken up, and a receiver that answers alerts within bounds.
+
+    \b
+    stallscope runbook show prefill_interference
+    stallscope runbook check --config runbooks.toml
+    stallscope runbook serve --config runbooks.toml
+    """
+
+
+@runbook_group.command("list")
+def list_command() -> None:
+    """All pages, by name."""
+    from runbooks.pages import page_names, read_page
+
+    for name in page_names():
+        click.echo(f"{name:<26} {read_page(name).summary}")
+
+
+@runbook_group.command("show")
+@click.argument("name")
+def show_command(name: str) -> None:
+    """The page of a hypothesis or of an alert."""
+    from runbooks.pages import read_page
+
+    click.echo(read_page(name).text.rstrip())
+
+
+@runbook_group.command("alerts")
+@click.argument("engine", type=click.Choice(("stallscope", "vllm", "sglang")))
+@click.option("--itl", type=Duration(), help="Limit of the gap between tokens  [default: 200ms].")
+@click.option("--ttft", type=Duration(), help="Limit of the first token  [default: 2s; vLLM 2.5s].")
+@click.option(
+    "--share", type=click.FloatRange(0.5, 0.9999), default=0.99, show_default=True, help="Of tokens within it."
+)
+def alerts_command(engine: str, itl: float | None, ttft: float | None, share: float) -> None:
+    """Print Prometheus rules for an ENGINE: recording rules and alerts on symptoms."""
+    from runbooks.alerts.rules import Objectives, rules, to_yaml
+
+    click.echo(to_yaml(engine, rules(engine, Objectives(itl, ttft, share))), nl=False)
+
+
+@runbook_group.command("dashboard")
+def dashboard_command() -> None:
+    """Print a Grafana dashboard of our engine, to be imported as JSON."""
+    from runbooks.alerts.grafana import dashboard
+
+    click.echo(dashboard(), nl=False)
+
+
+@runbook_group.command("check")
+@_CONFIG
+def check_command(config_file: Path) -> None:
+    """Read the configuration as `serve` would, secrets included, and say what it allows."""
+    from runbooks.response.config import read_config
+    from runbooks.response.notify import make_senders
+
+    config = read_config(config_file)
+    config.secret(config.receiver.token_file)
+    for target in config.targets:
+        if target.admin_token_file:
+            config.secret(target.admin_token_file)
+    make_senders(config.notify)
+    for runbook in config.runbooks:
+        click.echo(f"{runbook.name}: answers {', '.join(runbook.alerts)}; symptom {runbook.symptom}")
+        for act in runbook.acts:
+            click.echo(
+                f"  {act.label} for {', '.join(act.causes)}: {act.policy}, undone after {act.ttl}, rests {act.cooldown}"
+                if act.can_be_undone
+                else f"  {act.label} for {', '.join(act.causes)}: {act.policy}, cannot be undone, rests {act.cooldown}"
+            )
+    click.echo(f"{config_file}: {len(config.targets)} targets, {len(config.runbooks)} runbooks: right")
+
+
+@runbook_group.command("serve")
+@_CONFIG
+@click.option("--plan-only", is_flag=True, help="Whatever the policies say: look, decide, and do nothing.")
+def serve_command(config_file: Path, plan_only: bool) -> None:
+    """Receive Alertmanager's webhook at /alerts: look, decide, act within bounds, verify, undo.
+
+    Everything is in the journal before it is done; a second receiver on the same journal takes alerts and waits.
+    Exit codes: 0 after SIGTERM or SIGINT, 2 when it cannot start.
+    """
+    from runbooks.response.config import read_config
+    from runbooks.response.serving import serve
+
+    serve(read_config(config_file), lambda text: click.echo(text, err=True), plan_only=plan_only)
+
+
+def _journal(config_file: Path) -> Any:
+    from runbooks.response.config import read_config
+    from runbooks.response.journal import Journal
+
+    config = read_config(config_file)
+    return Journal(config.path(config.receiver.journal), create=False)
+
+
+@runbook_group.command("approve")
+@click.argument("incident", type=int)
+@click.option("--reject", is_flag=True, help="Say no: nothing is done, and the incident is closed.")
+@_CONFIG
+def approve_command(incident: int, reject: bool, config_file: Path) -> None:
+    """Approve the act that INCIDENT waits with."""
+    import getpass
+    import time
+
+    journal = _journal(config_file)
+    journal.answer(incident, approved=not reject, who=getpass.getuser(), now=time.time())
+    click.echo(f"incident {incident}: {'rejected' if reject else 'approved'}")
+
+
+@runbook_group.command("history")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@_CONFIG
+def history_command(limit: int, config_file: Path) -> None:
+    """Incidents, the newest first."""
+    found = _journal(config_file).incidents(limit)
+    for incident in found:
+        opened = datetime.fromtimestamp(incident.opened, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        outcome = incident.outcome or "under way"
+        click.echo(f"{incident.incident_id:>5}  {opened}  {incident.runbook} on {incident.target}: {outcome}")
+    if not found:
+        click.echo("no incident yet")
+
+
+@runbook_group.command("report")
+@click.argument("incident", type=int)
+@click.option(
+    "--format", "form", type=click.Choice(("markdown", "html")), help="[default: by FILE's name, or markdown]"
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it to FILE.")
+@_CONFIG
+def report_command(incident: int, form: str | None, output: Path | None, config_file: Path) -> None:
+    """The document of INCIDENT: timeline, evidence, acts, outcome, and what is still unknown."""
+    from runbooks.errors import Refused
+    from runbooks.response.document import to_html, to_markdown
+
+    found = _journal(config_file).incident(incident)
+    as_html = form == "html" or (form is None and output is not None and output.suffix in (".html", ".htm"))
+    text = to_html(found) if as_html else to_markdown(found)
+    if output is None:
+        click.echo(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"{output}: cannot be written: {error.strerror or error}") from None
+    click.echo(str(output), err=True)

@@ -1,0 +1,171 @@
+"""What the journal promises: nothing acknowledged is lost, no act is done twice, one process acts, a full disk does no harm."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runbooks.errors import JournalError, Refused
+from runbooks.response.alertmanager import Alert
+from runbooks.response.journal import Journal, Limits, Routed
+from runbooks.response.lease import Lease
+from tests.runbooks.response.fake_admin import FakeAdmin
+from tests.runbooks.response.scenes import alert, better, make_scene, slow
+
+
+@pytest.mark.slow
+def test_no_kill_at_any_write_repeats_or_loses_an_act():
+    """Killed before and after the n-th write, n = 1 until a run ends untouched: the next process finishes the incident."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.runbooks.response.crash"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    attempts = [json.loads(line) for line in done.stdout.splitlines()]
+    killed = [attempt for attempt in attempts if attempt["first"] == -9]
+    assert len(killed) >= 20
+    assert [attempt["first"] for attempt in attempts if attempt not in killed] == [0, 0], (
+        "each sweep ends with a whole run"
+    )
+    for attempt in attempts:
+        assert attempt["second"] == 0, attempt
+        assert attempt["acts"] == ["256", "512"], attempt
+        assert len(attempt["outcomes"]) == 1, attempt
+        assert "is 512 again" in attempt["outcomes"][0], attempt
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("fault", ["pwrite64:error=ENOSPC", "fdatasync:error=EIO", "pwrite64:error=EIO"])
+def test_a_disk_that_fails_for_a_while_costs_no_act_and_repeats_none(tmp_path, fault):
+    """Real errors of system calls on the journal's files: what cannot be written is not done, and is done later."""
+    files = [word for name in ("", "-wal") for word in ("-P", str(tmp_path / f"runbooks.db{name}"))]
+    call = fault.partition(":")[0]
+    command = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        *files,
+        "-e",
+        f"trace={call}",
+        "-e",
+        f"inject={fault}:when=9..14",
+    ]
+    script = [sys.executable, "-m", "tests.runbooks.response.crash", str(tmp_path)]
+    done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=200, check=False)
+    if "ptrace" in done.stderr:
+        pytest.skip("strace may not trace here")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout, "the fault was met"
+    assert (tmp_path / "history").read_text().split() == ["256", "512"]
+
+
+def test_a_full_disk_lets_no_act_begin(tmp_path):
+    """An act that the journal cannot hold is not done; it is done once there is room."""
+    with FakeAdmin() as admin:
+        here = make_scene(tmp_path, admin.url, [slow(), better()])
+        (number,) = here.receive(alert())
+        conductor = here.conductor()
+        assert conductor.advance(number) and conductor.advance(number), "looked and decided"
+        db = here.journal._connection
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(JournalError, match="full"):
+            for _ in range(200):  # until the last page is
+                here.journal.note(number, "x" * 500, here.clock.unix())
+        with pytest.raises(JournalError, match="full"):
+            for _ in range(20):
+                conductor.advance(number)
+                assert admin.posts == []
+        db.execute("PRAGMA max_page_count = 100000")
+        here.carry_to_end(number)
+        assert [body for _, body in admin.posts] == [{"max_batched_tokens": 256}, {"max_batched_tokens": 512}]
+
+
+def test_one_process_holds_the_lease(tmp_path):
+    first, second = Lease(tmp_path / "j.db"), Lease(tmp_path / "j.db")
+    assert first.take() and first.take()
+    assert not second.take()
+    first.give_back()
+    assert second.take()
+    second.give_back()
+
+
+def test_the_lease_goes_with_its_process(tmp_path):
+    script = (
+        "import sys, time; from pathlib import Path; from runbooks.response.lease import Lease; "
+        "lease = Lease(Path(sys.argv[1])); print(lease.take(), flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "j.db")], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "True\n"
+    lease = Lease(tmp_path / "j.db")
+    assert not lease.take()
+    holder.kill()
+    holder.communicate()
+    assert lease.take()
+    lease.give_back()
+
+
+def test_a_damaged_journal_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "runbooks.db"
+    path.write_bytes(b"not a database at all" * 400)
+    with pytest.raises(JournalError, match=r"runbooks\.db: file is not a database"):
+        Journal(path)
+
+
+def test_a_journal_of_a_newer_version_is_left_alone(tmp_path):
+    journal = Journal(tmp_path / "runbooks.db")
+    journal._connection.execute("PRAGMA user_version = 9")
+    journal.close()
+    with pytest.raises(JournalError, match="schema 9; this version reads 1"):
+        Journal(tmp_path / "runbooks.db")
+
+
+def test_two_incidents_do_not_act_on_one_target_at_once(tmp_path):
+    journal = Journal(tmp_path / "runbooks.db")
+    routed = [Routed(alert(severity=name), name, "chat") for name in ("a", "b")]
+    first, second = journal.receive(routed, 1000.0).opened
+    limits = Limits(6, 1.0, "drain")
+    journal.begin_act(first, {"label": "drain"}, limits, 1001.0)
+    with pytest.raises(Refused, match="incident 1 has an act under way on chat"):
+        journal.begin_act(second, {"label": "drain"}, limits, 1010.0)
+    journal.close_incident(first, "done", 1011.0)
+    journal.begin_act(second, {"label": "drain"}, limits, 1012.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=40))
+def test_alerts_in_any_order_open_one_incident_at_a_time(events):
+    """The same notification twice, resolved before firing, firings that overlap: known by fingerprint and start."""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "runbooks.db")
+        ended: set[tuple[int, int]] = set()
+        seen: set[tuple[int, int]] = set()
+        for fingerprint, start, firing in events:
+            one = Alert("firing" if firing else "resolved", {"alertname": "A"}, f"f{fingerprint}", f"t{start}")
+            received = journal.receive([Routed(one, "slow", "chat")], 1.0)
+            key = (fingerprint, start)
+            if received.opened:
+                assert firing and key not in seen
+            seen.add(key)
+            if not firing:
+                ended.add(key)
+        assert len(journal.open_incidents()) <= 1
+        if journal.open_incidents():
+            incident = journal.incident(1)
+            assert incident.is_resolved == {("f" + str(f), "t" + str(t)) for f, t in ended}.issuperset(
+                (row.fingerprint, row.starts_at) for row in incident.alerts
+            )
+        journal.close()
