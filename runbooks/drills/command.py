@@ -73,7 +73,7 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
     try:
         from runbooks.drills.run import DrillRun
     except ModuleNotFoundError as error:
-        raise DrillError(f"drills send load with aiohttp: pip install aiohttp ({error})") from None
+        raise DrillError(f"drills send load with {error.name}: pip install 'stallscope[lab]'") from None
     from runbooks.drills.catalog import DRILLS
 
     drill = DRILLS[name]

@@ -7,7 +7,8 @@ from statistics import fmean, median
 
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.units import percent, seconds
-from runbooks.experiments.figures import METRICS, Block, Metric
+from runbooks.experiments.figures import Block
+from runbooks.experiments.metrics import METRICS, Metric
 from runbooks.experiments.statistics import LEVEL, Difference, paired_difference
 
 

@@ -11,7 +11,7 @@ from diagnose.commands.params import Duration, Slo
 from diagnose.hypotheses.registry import HYPOTHESES
 from runbooks.admin import VERBS
 from runbooks.errors import ExperimentError
-from runbooks.experiments.figures import METRICS
+from runbooks.experiments.metrics import METRICS
 
 
 @click.command("experiment")
@@ -98,9 +98,13 @@ def experiment_command(**options: Any) -> NoReturn:
     Exit codes: 1 confirmed, 0 refuted or a noise floor, 3 nothing shown or not comparable, 2 usage or an arm that cannot be
     set up, 4 an arm crashed, 130 interrupted; the last two after a report of the completed pairs.
     """
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # what was changed is put back on the way out, as on Ctrl-C
+    # What was changed is put back on the way out, as on Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        from runbooks.experiments.settings import Settings
+    except ModuleNotFoundError as error:
+        click.echo(f"stallscope experiment: the load needs {error.name}: pip install 'stallscope[lab]'", err=True)
+        sys.exit(2)
     try:
         sys.exit(Settings(**options).run())
     except ExperimentError as error:

@@ -6,30 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import NamedTuple
 
 from diagnose.slo import Objective
 from diagnose.stats import weighted_quantile
 from runbooks.experiments.client import LATE_SEND_SECONDS, Stream, Traffic
-
-
-class Metric(NamedTuple):
-    name: str
-    unit: str
-    """s, 1/s or share."""
-    lower_is_better: bool
-    text: str
-
-
-METRICS = {
-    metric.name: metric
-    for metric in (
-        *(Metric(f"itl_p{q}", "s", True, f"ITL p{q}") for q in (50, 95, 99)),
-        *(Metric(f"ttft_p{q}", "s", True, f"TTFT p{q}") for q in (50, 95, 99)),
-        Metric("throughput", "1/s", False, "output tokens/s"),
-        Metric("goodput", "1/s", False, "goodput (req/s)"),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from diagnose.report import svg
 from diagnose.report.markup import Markup, element, join
 from diagnose.units import percent, seconds
 from runbooks.experiments.analysis import Outcome, Question, Result, Row, format_value, paired_blocks
-from runbooks.experiments.figures import METRICS, Block
+from runbooks.experiments.figures import Block
+from runbooks.experiments.metrics import METRICS
 
 SCHEMA = 1
 _CURVE_POINTS = 200

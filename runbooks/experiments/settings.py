@@ -25,7 +25,7 @@ from probes.recording import Entry
 from runbooks.errors import ExperimentError
 from runbooks.experiments.analysis import Outcome, Question, analyse, paired_blocks
 from runbooks.experiments.arms import NAMES, Arms, KnobArms, LaunchArms, UrlArms
-from runbooks.experiments.figures import METRICS
+from runbooks.experiments.metrics import METRICS
 from runbooks.experiments.report import Report, apply_to_diagnosis, html, markdown, text_lines, to_json
 from runbooks.experiments.run import Plan, Run, run_blocks
 from runbooks.experiments.statistics import Looks
