@@ -3,8 +3,9 @@
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -12,7 +13,13 @@ from diagnose.assembly import assemble
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
 from diagnose.commands.params import DeviceName, Duration, Moment, Pid, ReportedLatency, Slo, is_url
 from diagnose.commands.progress import reading_progress, watch_progress
-from diagnose.commands.prometheus import DEFAULT_WINDOW_SECONDS, ask_prometheus, prometheus_options, take_options
+from diagnose.commands.prometheus import (
+    DEFAULT_WINDOW_SECONDS,
+    PrometheusOptions,
+    ask_prometheus,
+    prometheus_options,
+    take_options,
+)
 from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.errors import SourceError
@@ -141,54 +148,94 @@ def diagnose_command(
     within = _cut(since, until)
     settings = parse_settings(stated)
     supplement = _supplement(device, model_config)
-    live = [source for source in sources if is_url(source)]
-    files = [*(source for source in sources if not is_url(source)), *logs]
-    fleet = take_options(prometheus)
-    if fleet.url is not None and (live or pid is not None):
-        raise click.UsageError("--prometheus and a live target are two windows: diagnose one, then the other")
-    window = asked_window or (DEFAULT_WINDOW_SECONDS if fleet.url is not None else LIVE_WINDOW_SECONDS)
-    if live and within is not None and not files:
-        raise click.UsageError(
-            "--since and --until choose a part of a recording or a log; of a live target, --window is watched"
-        )
-    if not files and not live and pid is None and fleet.url is None:
-        raise click.UsageError(
-            "name what to diagnose: http://HOST:PORT, files, --prometheus URL --match SELECTOR, or --pid PID"
-        )
-    if pid is not None and files and not live:
-        raise SourceError("--pid looks at a running server: give its URL, or no source at all")
-    # Read first: a wrong file should not cost a watch.
-    good = _read(baseline, interval, None, quiet=quiet).observation() if baseline else None
-    beside = _read_beside(files, within, quiet=quiet) if live or fleet.url is not None else None
-    interrupted, arguments = False, None
-    if fleet.url is not None:
-        if fleet.baseline_at is not None and good is not None:
-            raise click.UsageError("--baseline and --baseline-at: one of them")
-        observation, of_good_time, arguments = ask_prometheus(fleet, window)
-        good = of_good_time or good
-        if beside is not None:
-            beside.add_to(observation)
-    elif live:
-        observation, interrupted = _watch(live, window, interval or 1.0, beside, pid, quiet=quiet)
-    elif pid is not None:
-        observation = _watch_process(pid, window, quiet=quiet)
-    else:
-        observation = _read(files, interval, within, quiet=quiet).observation()
+    asked = _Asked(sources, logs, baseline, asked_window, interval, within, pid, take_options(prometheus))
+    seen = _look(asked, quiet=quiet)
+    observation = seen.observation
     if settings is not None:
         observation.add_source(settings)
     diagnosis = judge(
         observation,
-        good,
+        seen.good,
         objectives,
         reported=reported,
-        is_live=fleet.url is None and (not sources or bool(live)),
+        is_live=seen.is_live,
         target=observation.target,
-        arguments=arguments,
+        arguments=seen.arguments,
         supplement=supplement,
         policy=policy,
     )
     deliver(diagnosis, form, output, quiet=quiet, verbose=verbose)
-    sys.exit(INTERRUPTED if interrupted else int(diagnosis.exit_code))
+    sys.exit(INTERRUPTED if seen.interrupted else int(diagnosis.exit_code))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Where to look."""
+
+    sources: tuple[str, ...]
+    logs: tuple[str, ...]
+    baseline: tuple[str, ...]
+    window: float | None
+    interval: float | None
+    within: Cut | None
+    pid: int | None
+    fleet: PrometheusOptions
+
+    @property
+    def live(self) -> list[str]:
+        return [source for source in self.sources if is_url(source)]
+
+    @property
+    def files(self) -> list[str]:
+        return [*(source for source in self.sources if not is_url(source)), *self.logs]
+
+    def check(self) -> None:
+        """Raises UsageError or SourceError for sources that do not go together."""
+        behind_prometheus = self.fleet.url is not None
+        if behind_prometheus and (self.live or self.pid is not None):
+            raise click.UsageError("--prometheus and a live target are two windows: diagnose one, then the other")
+        if self.live and self.within is not None and not self.files:
+            raise click.UsageError(
+                "--since and --until choose a part of a recording or a log; of a live target, --window is watched"
+            )
+        if not self.files and not self.live and self.pid is None and not behind_prometheus:
+            raise click.UsageError(
+                "name what to diagnose: http://HOST:PORT, files, --prometheus URL --match SELECTOR, or --pid PID"
+            )
+        if self.pid is not None and self.files and not self.live:
+            raise SourceError("--pid looks at a running server: give its URL, or no source at all")
+        if behind_prometheus and self.fleet.baseline_at is not None and self.baseline:
+            raise click.UsageError("--baseline and --baseline-at: one of them")
+
+
+class _Seen(NamedTuple):
+    observation: Observation
+    good: Observation | None
+    is_live: bool
+    interrupted: bool = False
+    arguments: str | None = None
+    """How a command reaches a target that is no URL and no file."""
+
+
+def _look(asked: _Asked, *, quiet: bool) -> _Seen:
+    asked.check()
+    live, files, fleet = asked.live, asked.files, asked.fleet
+    # Read first: a wrong file should not cost a watch.
+    good = _read(asked.baseline, asked.interval, None, quiet=quiet).observation() if asked.baseline else None
+    beside = _read_beside(files, asked.within, quiet=quiet) if live or fleet.url is not None else None
+    if fleet.url is not None:
+        observation, of_good_time, arguments = ask_prometheus(fleet, asked.window or DEFAULT_WINDOW_SECONDS)
+        if beside is not None:
+            beside.add_to(observation)
+        return _Seen(observation, of_good_time or good, is_live=False, arguments=arguments)
+    window = asked.window or LIVE_WINDOW_SECONDS
+    if live:
+        observation, interrupted = _watch(live, window, asked.interval or 1.0, beside, asked.pid, quiet=quiet)
+        return _Seen(observation, good, is_live=True, interrupted=interrupted)
+    if asked.pid is not None:
+        return _Seen(_watch_process(asked.pid, window, quiet=quiet), good, is_live=not asked.sources)
+    observation = _read(files, asked.interval, asked.within, quiet=quiet).observation()
+    return _Seen(observation, good, is_live=not asked.sources)
 
 
 def _policy(path: Path | None) -> Policy:

@@ -48,7 +48,7 @@ LMDEPLOY = Dialect(
         "blocks": "usage counts cached blocks: only a low one decides; waiting requests and queue time tell the rest",
         "host": "py-spy dump --pid PID",
         "evictions": "not exported",
-        "preemptions": "not exported (the source has a FIXME)",
+        "preemptions": "not exported",
         "limits": "the start-up log: --log FILE",
         "failures": "num_requests_failed counts them without a reason: --log FILE",
     },

@@ -51,14 +51,13 @@ class CachePrefixBroken(Hypothesis):
                 "prompt tokens looked up and found", "a broken prefix is asked for and not found", command_live(case)
             )
             return argument.conclude(Verdict.UNDETERMINED)
-        source = case.signals.counters["prefix_hit_tokens"].source
         if before is None:
             argument.say(
                 Stance.CONTEXT,
                 f"{percent(now)} of the prompt tokens were found",
                 value=now,
                 unit="share",
-                source=source,
+                source=case.signals.counters["prefix_hit_tokens"].source,
             )
             argument.lacks(
                 "a baseline with as many prompts",
@@ -66,6 +65,10 @@ class CachePrefixBroken(Hypothesis):
                 f"stallscope record {case.address} --for 60s -o baseline.rec   # in a good hour",
             )
             return argument.conclude(Verdict.UNDETERMINED)
+        return self._against_baseline(case, argument, now, before)
+
+    def _against_baseline(self, case: Case, argument: Argument, now: float, before: float) -> Judgement:
+        source = case.signals.counters["prefix_hit_tokens"].source
         useful, fell = before >= case.policy.cache_was_useful, now < case.policy.cache_broke_ratio * before
         argument.say(
             Stance.FOR if useful and fell else Stance.AGAINST,
@@ -77,6 +80,10 @@ class CachePrefixBroken(Hypothesis):
         )
         if not useful or not fell:
             return argument.conclude(Verdict.REFUTED)
+        return self._evicted(case, argument)
+
+    def _evicted(self, case: Case, argument: Argument) -> Judgement:
+        """A prefix that was lost is no broken one."""
         evictions, ghosts = case.signals.delta("evictions"), case.signals.delta("ghost_hits")
         if evictions is None:
             argument.lacks(

@@ -13,11 +13,7 @@ from types import TracebackType
 import urllib3
 from urllib3.exceptions import HTTPError
 
-_WORDS = (
-    "queue", "block", "token", "budget", "stream", "cache", "prompt", "decode", "batch", "kernel", "memory", "step",
-    "lock", "trace", "engine", "request", "answer", "window", "signal", "cause", "measure", "compare", "night", "pager",
-    "graph", "quiet", "river", "stone", "paper", "silver", "garden", "winter", "letter",
-)  # fmt: skip
+from runbooks.experiments.workload import WORDS
 
 
 @dataclass(slots=True)
@@ -34,7 +30,7 @@ class Outcome:
 def prompt_text(words: int, seed: int) -> str:
     """Plain text without a shared beginning, so that no prefix cache can answer it."""
     source = random.Random(seed)
-    return " ".join(source.choice(_WORDS) for _ in range(words))
+    return " ".join(source.choice(WORDS) for _ in range(words))
 
 
 class Load:

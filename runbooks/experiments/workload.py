@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from diagnose.units import parse_duration
 from runbooks.errors import ExperimentError
 
-_WORDS = (
+WORDS = (
     "queue", "block", "token", "budget", "stream", "cache", "prompt", "decode", "batch", "kernel", "memory", "step",
     "lock", "trace", "engine", "request", "answer", "window", "signal", "cause", "measure", "compare", "night", "pager",
     "graph", "quiet", "river", "stone", "paper", "silver", "garden", "winter", "letter",
@@ -148,7 +148,7 @@ def prompt_text(arrival: Arrival, salt: str, seed: str) -> str:
 
 def _words(seed: str, count: int) -> list[str]:
     source = random.Random(seed)
-    return [source.choice(_WORDS) for _ in range(count)]
+    return [source.choice(WORDS) for _ in range(count)]
 
 
 def read_trace(path: Path) -> list[Arrival]:
