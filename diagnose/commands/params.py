@@ -49,7 +49,7 @@ class Moment(click.ParamType["When"]):
         try:
             return When(datetime.fromisoformat(str(value)).timestamp(), is_unix=True)
         except ValueError:
-            self.fail(f"{value!r} is no time; write a duration (2m) or a time of day (2026-11-30T04:11)", param, ctx)
+            self.fail(f"{value!r} is no time; write 2m for so long after the start, or 2026-11-30T04:11", param, ctx)
 
 
 class PastTime(click.ParamType[float]):
