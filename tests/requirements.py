@@ -157,6 +157,7 @@ REQUIREMENTS = {
     "S8.13": "200 Gb/s: 0.0268435456 s",
     "S8.14": "chunks of 512 are streamed while the next ones are computed",
     # 9. Summary (not claimed as a section)
+    "S9.1": "the four techniques side by side, by goal, scheduling, memory, latency and invariant, with live counters",
     "S9.2": "matched blocks are not allocated",
     "S9.3": "chunks allocate their blocks one after the other",
     "S9.4": "a hit rate alone gives no time to first token",
