@@ -44,7 +44,9 @@ class Tmux:
     def exit_status(self, seconds: float = 30.0) -> str:
         """Of the program, once it has ended."""
         deadline = time.monotonic() + seconds
-        while (ended := self("list-panes", "-F", "#{pane_dead} #{pane_dead_status}").split())[0] != "1":
+        while (ended := self("list-panes", "-F", "#{pane_dead} #{pane_dead_status}").split())[:1] != ["1"] or not ended[
+            1:
+        ]:
             assert time.monotonic() < deadline, self.screen()
             time.sleep(0.1)
         return ended[1]
@@ -79,7 +81,7 @@ def test_a_server_that_dies_and_comes_back():
     options = ["--model", "tiny", "--port", str(port)]
     with terminal(f"http://127.0.0.1:{port}", "--interval", "500ms") as tmux:
         tmux.until("cannot be reached", "connection refused")
-        with EngineProcess(options) as engine, Load(engine.url, streams=2, stream_tokens=60):
+        with EngineProcess(options) as engine, Load(engine.url, streams=2, stream_tokens=1500):
             tmux.until("● live", "tiny", "budget")
             tmux.until("-> ")  # a decision: it has been diagnosed
             tmux("send-keys", "2")
