@@ -59,9 +59,7 @@ class Scheduler:
         self._turns = DecodeTurns()
         self._in_flight: ScheduledStep | None = None
         self._num_added = 0
-        self._preemptions = 0
-        self._prefix_query_tokens = 0
-        self._prefix_hit_tokens = 0
+        self._preemptions = self._prefix_query_tokens = self._prefix_hit_tokens = 0
 
     # What can be seen.
 

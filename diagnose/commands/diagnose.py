@@ -144,22 +144,16 @@ def diagnose_command(
     """
     form = choose_format(form, as_json, output)
     check_writable(output)
-    policy = _policy(policy_file)
-    within = _cut(since, until)
-    settings = parse_settings(stated)
-    supplement = _supplement(device, model_config)
-    asked = _Asked(sources, logs, baseline, asked_window, interval, within, pid, take_options(prometheus))
+    policy, supplement, fleet = _policy(policy_file), _supplement(device, model_config), take_options(prometheus)
+    asked = _Asked(sources, logs, stated, baseline, asked_window, interval, _cut(since, until), pid, fleet)
     seen = _look(asked, quiet=quiet)
-    observation = seen.observation
-    if settings is not None:
-        observation.add_source(settings)
     diagnosis = judge(
-        observation,
+        seen.observation,
         seen.good,
         objectives,
         reported=reported,
         is_live=seen.is_live,
-        target=observation.target,
+        target=seen.observation.target,
         arguments=seen.arguments,
         supplement=supplement,
         policy=policy,
@@ -174,6 +168,7 @@ class _Asked:
 
     sources: tuple[str, ...]
     logs: tuple[str, ...]
+    stated: tuple[str, ...]
     baseline: tuple[str, ...]
     window: float | None
     interval: float | None
@@ -218,7 +213,15 @@ class _Seen(NamedTuple):
 
 
 def _look(asked: _Asked, *, quiet: bool) -> _Seen:
+    settings = parse_settings(asked.stated)
     asked.check()
+    seen = _look_at_sources(asked, quiet=quiet)
+    if settings is not None:
+        seen.observation.add_source(settings)
+    return seen
+
+
+def _look_at_sources(asked: _Asked, *, quiet: bool) -> _Seen:
     live, files, fleet = asked.live, asked.files, asked.fleet
     # Read first: a wrong file should not cost a watch.
     good = _read(asked.baseline, asked.interval, None, quiet=quiet).observation() if asked.baseline else None

@@ -29,7 +29,13 @@ def check_writable(output: Path | None) -> None:
 
 def deliver(diagnosis: Diagnosis, form: str, output: Path | None = None, *, quiet: bool, verbose: bool) -> None:
     """To stdout, or to the file with one line about it on stderr. A file that cannot be written loses nothing: stdout gets it."""
-    text = render(diagnosis, form, quiet=quiet, verbose=verbose, styled=None if output is None else False)
+    write(render(diagnosis, form, quiet=quiet, verbose=verbose, styled=None if output is None else False), output)
+    if output is not None and not quiet:
+        click.echo(f"{output}: {form}, {output.stat().st_size / 1024:.0f} KiB", err=True)
+
+
+def write(text: str, output: Path | None) -> None:
+    """Raises SourceError for a file that cannot be written, after the text went to stdout."""
     if output is None:
         click.echo(text)
         return
@@ -39,8 +45,6 @@ def deliver(diagnosis: Diagnosis, form: str, output: Path | None = None, *, quie
         click.echo(text)
         sys.stdout.flush()
         raise SourceError(f"{output}: cannot be written: {error.strerror or error}; the report is on stdout") from None
-    if not quiet:
-        click.echo(f"{output}: {form}, {output.stat().st_size / 1024:.0f} KiB", err=True)
 
 
 def render(

@@ -111,19 +111,6 @@ class PrefillInterference(Hypothesis):
         counter = case.signals.counters.get("tokens_prefill")
         return counter is not None and counter.late and case.signals.peak("running") != 0
 
-    def _mixed_ratio(self, case: Case, argument: Argument) -> float:
-        ratio = case.mixed_ratio() or 0.0
-        argument.say(
-            Stance.FOR if ratio >= case.policy.mixed_slow_ratio else Stance.AGAINST,
-            f"mixed steps take {ratio:.1f}x a pure decode step of the same batch and context",
-            value=ratio,
-            unit="ratio",
-            compared_with=f"{len(case.analysis.decode_steps)} pure decode steps",
-            source=case.signals.steps_source,
-            samples=len(case.analysis.mixed_steps),
-        )
-        return ratio
-
     def _stalls(self, case: Case, argument: Argument) -> None:
         share, factor = case.stall_share() or 0.0, case.policy.slow_gap_factor
         argument.say(

@@ -1,10 +1,9 @@
 """The Diagnosis as one HTML file that needs nothing else: no script, no request, readable in light, dark and on paper."""
 
-from importlib.resources import files
-
 from diagnose.decision import Finding
 from diagnose.diagnosis import Diagnosis
 from diagnose.report import outline
+from diagnose.report.document import document
 from diagnose.report.markup import Markup, element, join
 from diagnose.report.plots import Figure, figures
 from diagnose.report.roofline_lines import TITLE, roofline_lines
@@ -13,23 +12,12 @@ from diagnose.verdict import Evidence, Missing, Stance, Verdict
 
 _STANCES = {Stance.FOR: "for", Stance.AGAINST: "against", Stance.CONTEXT: "context"}
 _FULL_WIDTH = (Verdict.CONFIRMED, Verdict.SUPPORTED, Verdict.UNDETERMINED)
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What the browser may load for this page: its own style, and nothing from anywhere."""
 
 
 def render(diagnosis: Diagnosis) -> str:
     headline = outline.headline(diagnosis)
-    style = files("diagnose.report").joinpath("style.css").read_text(encoding="utf-8")
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        element("title", f"{headline} · stallscope"),
-        element("style", Markup(style)),
-    )
-    body = element(
-        "body",
+    return document(
+        headline,
         _header(diagnosis, headline),
         element(
             "main",
@@ -42,7 +30,6 @@ def render(diagnosis: Diagnosis) -> str:
             _protocol(diagnosis),
         ),
     )
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
 def _header(diagnosis: Diagnosis, headline: str) -> Markup:

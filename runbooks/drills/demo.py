@@ -4,11 +4,8 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import click
-import urllib3
-from urllib3.exceptions import HTTPError
 
 from diagnose.commands.diagnose import judge
 from diagnose.commands.output import deliver
@@ -22,9 +19,10 @@ from diagnose.sources.live import Watch
 from diagnose.stats import median
 from diagnose.units import seconds
 from diagnose.verdict import Verdict
+from runbooks.admin import AdminClient
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.load import Load
-from runbooks.errors import DrillError
+from runbooks.errors import AdminError, DrillError
 
 _SETTLE_SECONDS = 4.0
 """From the start of a load to the start of its measurement: first prompts are prefilled by then."""
@@ -72,7 +70,7 @@ def demo_command(model: str, condition: str, threads: int, as_json: bool) -> Non
         right = (
             _reservation(model, threads, tell) if condition == "reservation" else _interference(model, threads, tell)
         )
-    except DrillError as error:
+    except (DrillError, AdminError) as error:
         click.echo(f"stallscope demo: {error}", err=True)
         sys.exit(2)
     if not right:
@@ -111,7 +109,7 @@ def _interference(model: str, threads: int, tell: Story) -> bool:
         first = judge(before, baseline, (), is_live=True, target=engine.url)
         tell.report(first)
         tell(f"\n4. Lowering the token budget {plan.budget} -> {plan.smaller_budget} through the admin surface:")
-        state = _admin(engine, "limits", {"max_batched_tokens": plan.smaller_budget})
+        state = AdminClient(engine.url, engine.admin_token).set("max_batched_tokens", plan.smaller_budget)
         _reset_prefix_cache(engine)
         tell(
             f"   it answers max_batched_tokens {state['max_batched_tokens']}. The same load again, prefix cache reset ..."
@@ -160,27 +158,12 @@ def _measure(url: str, length: float, plan: Plan, *, disturbed: bool) -> tuple[O
 
 def _reset_prefix_cache(engine: EngineProcess) -> None:
     """The same prompts again, with nothing of them cached: what still runs would stay cached, so it is waited for."""
-    deadline = time.monotonic() + _IDLE_SECONDS
-    while (state := _admin(engine, "prefix_cache/reset", {}))["num_running"] or state["num_waiting"]:
+    admin, deadline = AdminClient(engine.url, engine.admin_token), time.monotonic() + _IDLE_SECONDS
+    while (state := admin.reset_prefix_cache())["num_running"] or state["num_waiting"]:
         if time.monotonic() >= deadline:
             raise DrillError(f"the engine was not idle {_IDLE_SECONDS:g} s after the load had ended")
         time.sleep(0.2)
-    _admin(engine, "prefix_cache/reset", {})  # its last step may have ended between the reset and the state above
-
-
-def _admin(engine: EngineProcess, path: str, body: dict[str, int]) -> dict[str, Any]:
-    """Posts to the admin surface and gives the state it answers with."""
-    headers = {"Authorization": f"Bearer {engine.admin_token}"}
-    try:
-        answer = urllib3.request(
-            "POST", f"{engine.url}/admin/{path}", json=body, headers=headers, timeout=30.0, retries=False
-        )
-    except HTTPError as error:
-        raise DrillError(f"the admin surface did not answer: {error}") from None
-    if answer.status != 200:
-        raise DrillError(f"the admin surface refused {path}: HTTP {answer.status} {answer.data[:200]!r}")
-    state: dict[str, Any] = answer.json()
-    return state
+    admin.reset_prefix_cache()  # its last step may have ended between the reset and the state above
 
 
 def side_by_side(

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from diagnose.commands.params import Duration, Slo
+from diagnose.errors import DiagnoseError
 from diagnose.hypotheses.registry import HYPOTHESES
 from runbooks.admin import VERBS
 from runbooks.errors import ExperimentError
@@ -107,7 +108,7 @@ def experiment_command(**options: Any) -> NoReturn:
         sys.exit(2)
     try:
         sys.exit(Settings(**options).run())
-    except ExperimentError as error:
+    except (ExperimentError, DiagnoseError) as error:
         for line in (str(error), *getattr(error, "__notes__", ())):
             click.echo(f"stallscope experiment: {line}", err=True)
         sys.exit(2)

@@ -4,11 +4,11 @@ import textwrap
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
 from diagnose.report import svg
+from diagnose.report.document import document
 from diagnose.report.markup import Markup, element, join
 from diagnose.units import percent, seconds
 from runbooks.experiments.analysis import Outcome, Question, Result, Row, format_value, paired_blocks
@@ -189,13 +189,12 @@ def apply_to_diagnosis(diagnosis: dict[str, Any], report: Report) -> dict[str, A
 def html(report: Report) -> str:
     """One file that needs nothing else."""
     title = f"Experiment: {report.result.outcome.value}"
-    style = files("diagnose.report").joinpath("style.css").read_text(encoding="utf-8")
     lines = text_lines(report)
     table = _table(report.result.rows)
     start = lines.index(table[0])
     facts = [*lines[lines.index("Arms") : start], *lines[start + len(table) :]]
-    body = element(
-        "body",
+    return document(
+        title,
         element("header", element("h1", title), *(element("p", text) for text in report.result.reading)),
         element(
             "main",
@@ -204,17 +203,6 @@ def html(report: Report) -> str:
             element("section", element("h2", "How it was measured"), element("pre", "\n".join(facts).strip())),
         ),
     )
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8">'),
-        Markup(
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        ),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        element("title", f"{title} · stallscope"),
-        element("style", Markup(style)),
-    )
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
 def _plots(report: Report) -> list[tuple[str, Markup]]:

@@ -12,6 +12,7 @@ import click
 
 from diagnose.assembly import assemble
 from diagnose.case import Window, make_window
+from diagnose.commands.output import check_writable, choose_format, write
 from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.errors import DiagnoseError
 from diagnose.observation import observe
@@ -40,7 +41,6 @@ EXIT_CODES = {
     Outcome.INCOMPLETE: 3,
 }
 CRASHED, INTERRUPTED = 4, 130
-_SUFFIXES = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +106,8 @@ class Settings:
     def _plan(self) -> Plan:
         if self.washout >= self.block:
             raise ExperimentError(f"--washout {seconds(self.washout)} leaves nothing of --block {seconds(self.block)}")
-        if self.output is not None and not self.output.absolute().parent.is_dir():
-            raise ExperimentError(
-                f"{self.output}: cannot be written: there is no folder {self.output.absolute().parent}"
-            )
+        choose_format(self.form, self.as_json, self.output)
+        check_writable(self.output)
         if self.metric == "goodput" and not self.objectives:
             raise ExperimentError("--metric goodput needs --slo")
         try:
@@ -232,26 +230,16 @@ class Settings:
         click.echo(f"  stops after {looks} pairs: {METRICS[self.metric].text} at p <= {plan.looks.level:g} decides")
 
     def _deliver(self, report: Report) -> None:
-        form = "json" if self.as_json else self.form
-        if form is None:
-            form = _SUFFIXES.get(self.output.suffix.lower(), "text") if self.output is not None else "text"
+        form = choose_format(self.form, self.as_json, self.output)
         text = {
             "json": lambda: json.dumps(to_json(report), indent=2),
             "markdown": lambda: markdown(report),
             "html": lambda: html(report),
             "text": lambda: "\n".join(text_lines(report)),
         }[form]().rstrip("\n")
-        if self.output is None:
-            click.echo(text)
-            return
-        try:
-            self.output.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            click.echo(text)
-            raise ExperimentError(
-                f"{self.output}: cannot be written: {error.strerror or error}; the report is on stdout"
-            ) from None
-        click.echo(report.result.reading[0])
+        write(text, self.output)
+        if self.output is not None:
+            click.echo(report.result.reading[0])
 
 
 def _url(text: str) -> str:

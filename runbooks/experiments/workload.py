@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diagnose.units import parse_duration
 from runbooks.errors import ExperimentError
 
 WORDS = (
@@ -199,11 +198,3 @@ def _trace_arrival(row: dict[str, Any]) -> Arrival:
     if min(sizes) < 0:
         raise ValueError(f"negative length {min(sizes)}")
     return Arrival(at, max(1, sizes[0]), max(1, sizes[1]), 0, 0)
-
-
-def parse_seconds(text: str) -> float:
-    """`90s`. Raises ExperimentError."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ExperimentError(str(error)) from None

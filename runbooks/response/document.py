@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from diagnose.report.markup import Markup, element
+from diagnose.report.document import document
+from diagnose.report.markup import element
 from diagnose.units import printable
 from runbooks.response.journal import Incident, StepRow
 
@@ -44,21 +45,12 @@ def to_markdown(incident: Incident) -> str:
 
 def to_html(incident: Incident) -> str:
     title = f"Incident {incident.incident_id}: {incident.runbook} on {incident.target}"
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8">'),
-        Markup(
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        ),
-        element("title", title),
-        element("style", Markup("body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;padding:0 1em}")),
-    )
     parts = [
         element("section", element("h2", name), element("ul", *(element("li", item) for item in items)))
         for name, items in sections(incident)
         if items
     ]
-    return f"<!doctype html>\n{element('html', head, element('body', element('h1', title), *parts), lang='en')}\n"
+    return document(title, element("header", element("h1", title)), element("main", *parts))
 
 
 def _result(incident: Incident, kind: str) -> dict[str, Any]:
