@@ -1,7 +1,8 @@
 """Which blocks hold the KV of which token prefix, and whose KV it may be.
 
-Each full block has a digest over its parent's digest, the scope and its tokens, and is found by these three. What a
-digest stands for is compared exactly as well, so a collision costs a hit and never truth. Whole blocks only: a policy
+Each full block has a digest over its parent's digest and its tokens, and is found by these two; the first block's parent
+is the digest of scope and salt. What a digest stands for is compared exactly as well, so a collision costs a hit and never
+truth. Whole blocks only: a policy
 that suits paged allocation, not a limit of hashing.
 """
 
@@ -135,12 +136,11 @@ class PartialBlock(NamedTuple):
 class HashKey:
     """What the full blocks of a sequence are hashed from, and where the chain of nodes stands."""
 
-    __slots__ = ("digest", "generation", "identities", "nodes", "origin", "preimages", "scope")
+    __slots__ = ("digest", "generation", "identities", "nodes", "origin", "preimages")
 
     def __init__(self, generation: int, origin: tuple[bytes, str], digest: bytes) -> None:
         self.generation = generation
         self.origin = origin
-        self.scope = length_prefixed(origin[0])
         self.digest = digest
         """Of the latest block; of the origin when there is none."""
         self.preimages: list[bytes] = []
@@ -237,7 +237,7 @@ class HashChainIndex:
         check_bounds("block_size", block_size)
         self.block_size = block_size
         self._hash = hash_function
-        # By preimage: finding one compares the parent's digest, the scope and the tokens.
+        # By preimage: finding one compares the parent's digest and the tokens.
         self._nodes: dict[bytes, _Node] = {}
         # By block id. A list, since ids are dense and a dict of a large pool costs a cache miss per block.
         self._node_of: list[_Node | None] = []
@@ -269,17 +269,17 @@ class HashChainIndex:
             raise ValueError(f"{len(tokens)} tokens are not full blocks of {self.block_size}")
         width = TOKEN_BYTES * self.block_size
         chunks = struct.iter_unpack(f"{width}s", pack_tokens(tokens))
-        # The preimage is length_prefixed(parent, scope, tokens), with the parts that never change put together once.
+        # The preimage is the parent's digest and the tokens, each of a fixed length. The first parent is the origin, so that
+        # scope and salt are part of every digest; and 96 bytes take SHA-256 two rounds.
         hash_function, append, digest = self._hash, key.preimages.append, key.digest
-        head, middle = struct.pack("<I", len(digest)), key.scope + struct.pack("<I", width)
         if hash_function is sha256_digest:  # the usual one, without a call of ours per block
             for (chunk,) in chunks:
-                preimage = head + digest + middle + chunk
+                preimage = digest + chunk
                 append(preimage)
                 digest = sha256(preimage).digest()
         else:
             for (chunk,) in chunks:
-                preimage = head + digest + middle + chunk
+                preimage = digest + chunk
                 append(preimage)
                 digest = hash_function(preimage)
         key.digest = digest

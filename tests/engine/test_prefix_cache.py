@@ -161,7 +161,7 @@ def test_different_parts_never_share_a_preimage(ours: list[bytes], theirs: list[
 
 
 @covers("S3.5")
-def test_every_hashed_preimage_is_length_prefixed_parent_scope_and_tokens():
+def test_every_hashed_preimage_is_a_parent_and_tokens_of_fixed_lengths_and_the_first_parent_is_scope_and_salt():
     preimages: list[bytes] = []
 
     def spy(preimage: bytes) -> bytes:
@@ -171,8 +171,8 @@ def test_every_hashed_preimage_is_length_prefixed_parent_scope_and_tokens():
     index = HashChainIndex(2, SCOPE, spy)
     index.lookup([1, 2, 3, 4], "salt")
     root = sha256(length_prefixed(SCOPE.digest(), b"salt")).digest()
-    first = length_prefixed(root, SCOPE.digest(), pack_tokens([1, 2]))
-    second = length_prefixed(sha256(first).digest(), SCOPE.digest(), pack_tokens([3, 4]))
+    first = root + pack_tokens([1, 2])
+    second = sha256(first).digest() + pack_tokens([3, 4])
     assert preimages == [length_prefixed(SCOPE.digest(), b"salt"), first, second]
 
 
