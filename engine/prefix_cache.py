@@ -93,13 +93,15 @@ def explain_miss(ours: CacheScope, theirs: CacheScope) -> tuple[str, ...]:
 class _Node:
     """A cached block and the prefix that it ends."""
 
-    __slots__ = ("block_id", "origin", "parent", "preimage")
+    __slots__ = ("block_id", "heir", "origin", "parent", "preimage")
 
     def __init__(self, preimage: bytes, parent: "_Node | None", origin: tuple[bytes, str], block_id: int) -> None:
         self.preimage = preimage
         self.parent = parent
         self.origin = origin
         self.block_id = block_id
+        self.heir = block_id
+        """Block of the newest prefix that went on from here, if it is still there; its own when there was none."""
 
     def follows(self, parent: "_Node | None") -> bool:
         """Whether it goes on from the prefix of `parent`, whose digest it was made from. Exact, as digests may collide.
@@ -287,11 +289,15 @@ class HashChainIndex:
     def match(self, key: HashKey) -> list[int]:
         matched: list[_Node] = []
         key.nodes = matched
-        append = matched.append
+        append, find, node_of = matched.append, self._nodes.get, self._node_of
         parent: _Node | None = None
-        for node in map(self._nodes.get, key.preimages):
-            if node is None or (node.parent is not parent and not node.follows(parent)):
-                break
+        for preimage in key.preimages:
+            # Mostly the block before leads straight to it, which spares a large index two cache misses per block.
+            node = None if parent is None else node_of[parent.heir]
+            if node is None or node.parent is not parent or node.preimage != preimage:
+                node = find(preimage)
+                if node is None or (node.parent is not parent and not node.follows(parent)):
+                    break
             append(node)
             parent = node
         if matched and matched[0].origin != key.origin:
@@ -325,6 +331,8 @@ class HashChainIndex:
             if node is None:
                 nodes[preimage] = node_of[block_id] = node = _Node(preimage, parent, origin, block_id)
                 indexed.append(block_id)
+                if parent is not None:
+                    parent.heir = block_id
             elif node.origin != origin or not node.follows(parent):
                 break  # another prefix has the same digest
             matched.append(node)

@@ -281,6 +281,19 @@ def test_of_two_blocks_with_the_same_content_the_first_stays_found():
     assert index.lookup([1, 2, 3, 4, 5, 6]) == [0, 1, 9]
 
 
+def test_every_continuation_of_a_prefix_is_found_whichever_came_last_and_whatever_became_of_its_block():
+    index = make_index(block_size=2)
+    index.insert_sequence([1, 2, 3, 4], [0, 1])
+    index.insert_sequence([1, 2, 5, 6], [0, 2])
+    assert index.lookup([1, 2, 3, 4]) == [0, 1]
+    assert index.lookup([1, 2, 5, 6]) == [0, 2]
+    index.forget([2])
+    assert index.lookup([1, 2, 5, 6]) == [0]
+    index.insert_sequence([7, 8, 5, 6], [3, 2])
+    assert index.lookup([1, 2, 5, 6]) == [0], "block 2 now follows another prefix"
+    assert index.lookup([1, 2, 3, 4]) == [0, 1]
+
+
 def test_a_twin_takes_the_place_of_an_evicted_block_when_its_sequence_goes_on():
     index = make_index(block_size=2)
     index.insert_sequence([1, 2, 3, 4], [0, 1])
