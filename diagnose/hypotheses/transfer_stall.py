@@ -1,4 +1,5 @@
 from diagnose.case import Case
+from diagnose.disaggregation import still_shared
 from diagnose.hypotheses.base import Hypothesis, command_live
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -14,9 +15,11 @@ class TransferStall(Hypothesis):
     Supported when: transfers dominate the time to first token, or they failed while requests waited for them; a log that
     tells of requests that waited for a transfer until a deadline says both.
     Proves nothing: bytes transferred; a busy link between steps that overlaps with prefill.
-    Measure next: transfer seconds per request on both ends; blocks held by requests that wait for a transfer.
+    Measure next: transfer seconds per request on both ends; blocks held by requests that wait for a transfer; then what the
+    instances still share: switch contention, NIC queueing, the memory bus.
     Fix and its trade: stream blocks per finished chunk (more messages), a nearer peer, or prefill on the decode instance for
-    short prompts (stalls its streams a little).
+    short prompts (stalls its streams a little). No link speed is enough or too little by itself: `stallscope disaggregation`
+    asks for what decides.
     """
 
     name = "transfer_stall"
@@ -35,6 +38,10 @@ class TransferStall(Hypothesis):
                 f"curl -s {case.address}/metrics | grep -iE 'transfer|nixl|disagg'   # none where nothing is disaggregated",
             )
             return argument.conclude(Verdict.UNDETERMINED)
+        argument.say(
+            Stance.CONTEXT,
+            f"separate instances still share what no transfer time shows: {', '.join(map(str, still_shared(signals)))}",
+        )
         failed = self._failures(case, argument)
         share = self._share(case, argument)
         if share is not None and share >= policy.queue_dominates:
