@@ -52,6 +52,12 @@ def differing_settings(first: Window, second: Window) -> list[str]:
     return [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after.get(name)]
 
 
+def differing_load(first: Window, second: Window, policy: Policy) -> list[str]:
+    """Load that both windows measured and that moved by more than a comparison allows: `prompt length 256 tokens -> ...`."""
+    found = [*_arrivals(first, second, policy), *_lengths(first, second, policy), *_warmth(first, second, policy)]
+    return [f"{m.name} {m.first} -> {m.second}" for m in found if m.allowed != _MEASURED]
+
+
 def arrivals(window: Window) -> float | None:
     """Requests that came in: those that were scheduled for the first time, and the growth of the waiting queue.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from diagnose.account import Account
 from diagnose.account_estimate import estimate_account
 from diagnose.case import Case, Excess, make_window
-from diagnose.conditions import build_mismatches, differing_settings
+from diagnose.conditions import build_mismatches, differing_load, differing_settings
 from diagnose.decision import Decision, DecisionKind, Finding, decide
 from diagnose.errors import ExitCode
 from diagnose.hypotheses.base import Hypothesis, command_live
@@ -176,11 +176,12 @@ def is_idle(case: Case) -> bool:
 
 
 def changes_since_baseline(case: Case) -> list[str]:
-    """Version, model and configuration that differ from the baseline's: looked at before any cause in the load."""
+    """Version, model, configuration and load that differ from the baseline's: looked at before any cause."""
     if case.baseline is None:
         return []
     build = [f"{m.name} {m.first} -> {m.second}" for m in build_mismatches(case.baseline, case.incident)]
-    changed = [*build, *differing_settings(case.baseline, case.incident)]
+    load = differing_load(case.baseline, case.incident, case.policy)
+    changed = [*build, *differing_settings(case.baseline, case.incident), *load]
     return [f"changed since the baseline: {'; '.join(changed)}"] if changed else []
 
 

@@ -1,6 +1,7 @@
 """Separate prefill and decode instances: four inputs, no verdict, and no rule on a link's speed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -97,14 +98,14 @@ def test_overlap_leaves_the_last_chunk_or_what_the_link_could_not_keep_up_with(c
 
 
 def test_what_overlap_hides_needs_an_instances_speed():
-    link = ByteRate.from_gigabits_per_second(200)
-    fields = {"prompt_tokens": 4096, "bytes_per_token": 163_840, "link": link, "chunk_tokens": 512}
-    assert "--prefill-rate" in advise(Stated(**fields), None).arithmetic[-1]
-    text = advise(Stated(**fields, prefill_rate=102_400), None).arithmetic[-1]
+    slow = replace(LESSON, link=ByteRate.from_gigabits_per_second(200), chunk_tokens=512)
+    assert "--prefill-rate" in advise(slow, None).arithmetic[-1]
+    fast = replace(slow, prefill_rate=102_400)
+    text = advise(fast, None).arithmetic[-1]
     assert text.startswith(
         "sent per chunk (8 of up to 512 tokens, 5.0 ms to compute and 3.4 ms to send): at least 3.4 ms"
     )
-    whole = advise(Stated(**(fields | {"chunk_tokens": 10_000}), prefill_rate=102_400), None).arithmetic[-1]
+    whole = advise(replace(fast, chunk_tokens=10_000), None).arithmetic[-1]
     assert "1 of up to 4,096 tokens" in whole, "a chunk is no longer than its prompt"
 
 
