@@ -17,7 +17,7 @@ from diagnose.protocol import Measurement, checklist
 from diagnose.signals import Signals
 from diagnose.slo import Objective, Reported, reported_by_clients
 from diagnose.units import percent
-from diagnose.verdict import Argument, Judgement, Verdict
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,24 @@ def _judge(hypothesis: Hypothesis, case: Case) -> Finding:
     if hypothesis.causes_latency and judgement.verdict is Verdict.SUPPORTED and _is_moment(case.signals):
         argument.lacks("a second scrape", "what holds at one moment may be gone at the next", command_live(case))
         judgement = argument.conclude(Verdict.UNDETERMINED)
+    if judgement.verdict is Verdict.REFUTED and _rests_on_moments(judgement, case):
+        unseen = percent(case.signals.unseen_share)
+        argument.lacks("scrapes of the whole window", f"no gauge tells of the {unseen} without one", command_live(case))
+        judgement = argument.conclude(Verdict.UNDETERMINED)
     return Finding(hypothesis.name, hypothesis.benign, hypothesis.causes_latency, judgement, error)
 
 
 def _is_moment(signals: Signals) -> bool:
     """One scrape and nothing that covers a time: no cause is supported by that."""
     return signals.num_scrapes == 1 and signals.length_seconds is None and not signals.steps and not signals.profiles
+
+
+def _rests_on_moments(judgement: Judgement, case: Case) -> bool:
+    """Whether scrapes are missing and nothing but gauges speaks against: counters and records cover what no scrape saw."""
+    signals = case.signals
+    against = {item.source for item in judgement.evidence if item.stance is Stance.AGAINST}
+    seen_at_moments = against <= {gauge.source for gauge in signals.gauges.values()}
+    return signals.unseen_share >= case.policy.unseen_share and not signals.steps and bool(against) and seen_at_moments
 
 
 _ORDER = (Verdict.CONFIRMED, Verdict.SUPPORTED, Verdict.UNDETERMINED, Verdict.REFUTED, Verdict.NOT_APPLICABLE)

@@ -25,6 +25,7 @@ from tests import builders
 
 NAMES, OUTCOMES = "MUTANTS_TO_RUN", "MUTANTS_OUTCOMES"
 """Environment variables: the file with the mutants' names, and the one that their outcomes are written to."""
+WORKERS = 2
 CPU_SECONDS = 60
 SLOW_AND_PURE: tuple[Callable[..., Any], ...] = (
     builders.make_steps,
@@ -125,6 +126,18 @@ class Bench:
             return "noticed"  # it never ends
         return {0: "survived", 1: "noticed"}.get(os.WEXITSTATUS(status), "broken")
 
+    def work(self, mutants: list[str]) -> int:
+        """A process that runs them one after the other: its id."""
+        worker = os.fork()
+        if worker == 0:
+            try:
+                with Path(os.environ[OUTCOMES]).open("a", encoding="utf-8", buffering=1) as outcomes:
+                    for mutant in mutants:
+                        outcomes.write(f"{self.notices(mutant)} {mutant}\n")
+            finally:
+                os._exit(0)
+        return worker
+
 
 def pytest_runtestloop(session: pytest.Session) -> bool:
     if session.testsfailed:
@@ -133,9 +146,10 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     if failing := bench.warm_up():
         raise session.Failed(f"fails without a mutant: {', '.join(failing)}")
     gc.freeze()
-    with Path(os.environ[OUTCOMES]).open("a", encoding="utf-8", buffering=1) as outcomes:
-        for mutant in Path(os.environ[NAMES]).read_text(encoding="utf-8").split():
-            outcomes.write(f"{bench.notices(mutant)} {mutant}\n")
+    mutants = Path(os.environ[NAMES]).read_text(encoding="utf-8").split()
+    workers = [bench.work(mutants[first::WORKERS]) for first in range(WORKERS)]
+    for worker in workers:
+        os.waitpid(worker, 0)
     return True
 
 

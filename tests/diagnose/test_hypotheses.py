@@ -59,6 +59,7 @@ def test_fires(name):
     assert verdict(diagnosis, name) == "supported", texts(diagnosis, name)
     judgement = finding(diagnosis, name).judgement
     assert any(item.stance is Stance.FOR for item in judgement.evidence)
+    assert not [item.text for item in judgement.evidence if item.stance is Stance.AGAINST], "nothing speaks against it"
     assert judgement.missing == ()
 
 
