@@ -11,6 +11,7 @@ from probes.recording import Entry
 from tests.builders import START_UNIX, Engine, make_signals
 from tests.diagnose import cases
 from tests.diagnose.cases import look, verdict
+from tests.diagnose.situations import each_situation
 
 ENGINES = [dialect for dialect in DIALECTS if dialect.is_engine]
 PROGRAMS = ("stallscope ", "curl ", "nvidia-smi ", "py-spy ", "perf ", "pip install ", "# ")
@@ -44,6 +45,12 @@ def test_no_engine_is_told_the_commands_of_another(dialect):
         if dialect != "stallscope":
             assert "/debug/" not in command
             assert "/admin/" not in command
+
+
+@each_situation
+def test_every_command_can_be_pasted(diagnosis):
+    for command in commands(diagnosis):
+        assert command.startswith(PROGRAMS), command
 
 
 @pytest.mark.parametrize("topic", ["blocks", "steps", "host"])
