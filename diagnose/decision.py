@@ -133,12 +133,12 @@ def _experiment(case: Case, cause: str) -> Decision:
     change = _CHANGES.get(cause, "one knob changed")
     steps = [
         Step("record the first arm", f"stallscope record {case.address} --for 60s -o before.rec"),
-        Step("change that one knob; keep arrivals, prompts, cache warmth and precision", _fewer_sequences(case, cause)),
+        Step("change that one knob; keep arrivals, prompts, cache warmth and precision", _set_sequences(case, cause)),
         Step(
             "measure the second arm against the first",
             f"stallscope diagnose {case.address} --window 60s --baseline before.rec",
         ),
-        Step("undo: change it back, and repeat in random order"),
+        Step("undo: change it back, and repeat in random order", _set_sequences(case, cause, undo=True)),
     ]
     return Decision(
         DecisionKind.EXPERIMENT,
@@ -173,11 +173,13 @@ _SEQUENCES = {"bandwidth_saturation": 0.75, "kv_exhaustion": 0.75, "preemption_s
 """Causes whose one knob is the number of sequences -> times the present one."""
 
 
-def _fewer_sequences(case: Case, cause: str) -> str:
+def _set_sequences(case: Case, cause: str, *, undo: bool = False) -> str:
+    """Empty for a cause whose knob is another one."""
     present, factor = case.signals.last("max_sequences"), _SEQUENCES.get(cause)
     if factor is None:
         return ""
-    return set_knob(case, "max_sequences", None if not present else max(1.0, present * factor))
+    value = None if not present else present if undo else max(1.0, present * factor)
+    return set_knob(case, "max_sequences", value)
 
 
 def _budget_experiment(case: Case, cause: str) -> Decision:

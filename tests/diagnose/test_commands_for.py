@@ -122,8 +122,9 @@ def test_only_a_server_that_can_change_its_budget_while_it_serves_is_contained_s
 @pytest.mark.parametrize(("situation", "number"), [(cases.capped, 80), (cases.exhaustion, 48)])
 def test_other_experiments_set_their_knob_too(situation, number):
     """64 sequences at most now: a quarter more where the cap binds, a quarter fewer where the pool does."""
-    command = look(situation()).decision.steps[1].command
-    assert f'"max_sequences": {number}' in command
+    change, undo = (look(situation()).decision.steps[index].command for index in (1, 3))
+    assert f'"max_sequences": {number}' in change
+    assert '"max_sequences": 64' in undo
 
 
 def test_whose_engine_it_is():

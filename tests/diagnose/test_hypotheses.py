@@ -83,7 +83,9 @@ def test_stays_quiet(name):
     """A healthy engine with a baseline, a few requests and memory to spare: nothing is left open either."""
     diagnosis = QUIET.get(name, healthy)()
     assert verdict(diagnosis, name) == "refuted", texts(diagnosis, name)
-    assert any(item.stance is Stance.AGAINST for item in finding(diagnosis, name).judgement.evidence)
+    judgement = finding(diagnosis, name).judgement
+    assert any(item.stance is Stance.AGAINST for item in judgement.evidence)
+    assert judgement.missing == (), "what is refuted lacks nothing"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -259,6 +261,12 @@ def test_reservation(active, reserved, expected):
         }
     )  # fmt: skip
     assert verdict(diagnosis, "expected_reservation") == expected
+
+
+def test_a_full_pool_refutes_reservation_whatever_the_device_says():
+    diagnosis = bare(gauges={"blocks_active": 95, "blocks_reclaimable": 0, "blocks_free": 5})
+    assert verdict(diagnosis, "expected_reservation") == "refuted"
+    assert finding(diagnosis, "expected_reservation").judgement.missing == ()
 
 
 @pytest.mark.parametrize("buckets", [(0, 0, 0), (10, 40, 20)])
