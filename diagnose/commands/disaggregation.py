@@ -61,9 +61,17 @@ class Share(click.ParamType[float]):
 
 
 _TOKENS = click.IntRange(1)
+EXAMPLES = """
+\b
+Examples:
+  stallscope disaggregation incident.rec
+  stallscope disaggregation incident.rec --placement intra-rack --link 100Gb/s \\
+      --overlap 512 --cost-saved 20%
+  stallscope disaggregation --prompt-tokens 4096 --output-tokens 200 --model-config config.json
+"""
 
 
-@click.command("disaggregation")
+@click.command("disaggregation", epilog=EXAMPLES)
 @click.argument("sources", nargs=-1)
 @click.option("--prompt-tokens", type=_TOKENS, help="Prompt tokens to compute per request, without cached ones.")
 @click.option("--output-tokens", type=_TOKENS, help="Output tokens per request.")
@@ -98,10 +106,6 @@ def disaggregation_command(
     SOURCES are recordings or other files of the target, as for `stallscope diagnose`; without them, what is stated. Four inputs
     decide: sequence lengths, placement, overlap, and the cost that is saved. No speed of a link decides alone, so that there is
     no verdict here: only what each input says, what arithmetic bounds from below, and what stays shared and untested.
-
-    \b
-    stallscope disaggregation incident.rec
-    stallscope disaggregation incident.rec --placement intra-rack --link 100Gb/s --overlap 512 --cost-saved 20%
 
     Exit codes: 0 the four inputs are known, 2 usage or a source that cannot be read, 3 an input is missing.
     """
