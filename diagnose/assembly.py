@@ -192,7 +192,12 @@ def _add(merged: Signals, part: Signals) -> None:
     merged.info = {**part.info, **merged.info}
     # How to get what is missing is for the engine to say, not for what stands beside it.
     merged.advice = {**part.advice, **merged.advice}
+    if part.dialect in _ENGINES:  # our probes inside another engine know nothing of what that one can do
+        merged.features_absent &= part.features_absent
     merged.restarted = merged.restarted or part.restarted
+
+
+_ENGINES = frozenset(dialect.name for dialect in DIALECTS if dialect.is_engine)
 
 
 def _same_window(merged: Signals, part: Signals) -> bool:

@@ -19,6 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sources": ("diagnose.commands.sources:sources_command", "What each engine can answer, and how to get the rest."),
     "replay": ("diagnose.commands.replay:replay_command", "Serve a recording as if it were its target."),
     "explain": ("diagnose.commands.explain:explain_command", "Explain a hypothesis: mechanism, evidence, fix."),
+    "disaggregation": (
+        "diagnose.commands.disaggregation:disaggregation_command",
+        "What is known of whether separate prefill and decode instances would pay.",
+    ),
     "experiment": ("runbooks.experiments.command:experiment_command", "Compare two arms: what confirms a cause."),
     "drill": ("runbooks.drills.command:drill_command", "Induce a known condition, and hold the diagnosis against it."),
     "runbook": (

@@ -14,6 +14,8 @@ from diagnose.policy import Policy
 from diagnose.units import percent
 
 _NOT_MEASURED = "not measured"
+_NO_PROMPT = "0 tokens"
+"""Of a window without a request: its arrivals say so."""
 _MEASURED = "measured in both windows"
 _SETTING_GAUGES = ("max_batched_tokens", "max_sequences")
 _SETTING_LABELS = ("block_size", "kv_blocks", "max_model_len", "prefix_cache", "attention_backend")
@@ -52,6 +54,13 @@ def differing_settings(first: Window, second: Window) -> list[str]:
     return [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after.get(name)]
 
 
+def differing_load(first: Window, second: Window, policy: Policy) -> list[str]:
+    """Load that both windows measured and that moved by more than a comparison allows: `prompt length 256 tokens -> ...`."""
+    found = [*_arrivals(first, second, policy), *_lengths(first, second, policy), *_warmth(first, second, policy)]
+    measured = [m for m in found if m.allowed != _MEASURED and _NO_PROMPT not in (m.first, m.second)]
+    return [f"{m.name} {m.first} -> {m.second}" for m in measured]
+
+
 def arrivals(window: Window) -> float | None:
     """Requests that came in: those that were scheduled for the first time, and the growth of the waiting queue.
 
@@ -76,7 +85,7 @@ def _arrivals(first: Window, second: Window, policy: Policy) -> Iterator[Mismatc
     texts = [
         _NOT_MEASURED
         if offered is None
-        else f"{offered.requests / offered.seconds:.3f}/s ({offered.requests:.0f} requests)"
+        else f"{offered.requests / offered.seconds:.3g}/s ({offered.requests:.0f} requests)"
         for offered in (before, after)
     ]
     if before is None or after is None:

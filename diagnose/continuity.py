@@ -11,13 +11,14 @@ from diagnose.units import seconds
 
 
 def limit_to_trusted(observation: Observation, signals: Signals, policy: Policy) -> list[str]:
-    """Warnings for the report. Takes the window's length away where a clock was set: a rate over it would be made up."""
+    """Warnings for the report. Takes the window's length away where a clock was set: a rate over it would be made up. Says how
+    much of the window no scrape saw: no gauge refutes what may have happened there."""
     jump = _clock_jump(observation, policy)
     if jump is not None:
         signals.length_seconds = None
     return [
         *([jump] if jump is not None else []),
-        *_missing_scrapes(observation, policy),
+        *_missing_scrapes(observation, signals, policy),
         *_repeated_times(observation),
         *_stale_gauge(signals),
     ]
@@ -40,7 +41,7 @@ def _clock_jump(observation: Observation, policy: Policy) -> str | None:
     return None
 
 
-def _missing_scrapes(observation: Observation, policy: Policy) -> Iterator[str]:
+def _missing_scrapes(observation: Observation, signals: Signals, policy: Policy) -> Iterator[str]:
     times = [scrape.unix for scrape in observation.leading if scrape.unix is not None]
     gaps = [after - before for before, after in pairwise(times)]
     if len(gaps) < policy.min_scrape_intervals:
@@ -48,6 +49,7 @@ def _missing_scrapes(observation: Observation, policy: Policy) -> Iterator[str]:
     usual = median(gaps)
     missing = [gap for gap in gaps if gap > policy.missing_scrape_ratio * usual]
     if usual > 0 and missing:
+        signals.unseen_share = sum(gap - usual for gap in missing) / sum(gaps)
         count = "one gap" if len(missing) == 1 else f"{len(missing)} gaps"
         yield (
             f"scrapes are missing: {count} of up to {seconds(max(missing))} between scrapes that are usually "

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from diagnose.case import Case
 from diagnose.chunking import budget_trade, typical_prompt
-from diagnose.hypotheses.base import command_live
+from diagnose.hypotheses.base import command_live, set_knob, set_while_serving, start_flag
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.protocol import Measurement
 from diagnose.units import percent
@@ -89,14 +89,14 @@ def _contain(case: Case, primary: str | None) -> Decision:
     budget = case.signals.last("max_batched_tokens")
     if any(event.kind in ("gone", "engine_dead") for event in case.events):
         return _restart(case, "the target is gone: bounded containment before full profiling")
-    if budget is not None and primary == "prefill_interference":
+    if budget is not None and primary == "prefill_interference" and set_while_serving(case):
         return Decision(
             DecisionKind.CONTAIN,
             f"an objective is breached: halve the token budget ({budget:.0f} -> {budget / 2:.0f}) for 15 minutes, then verify",
             (
-                Step("lower the token budget", _set_budget(case, budget / 2)),
+                Step("lower the token budget", set_knob(case, "max_batched_tokens", budget / 2)),
                 Step("verify within 2 minutes", command_live(case, "--window 30s" + _slo_option(case))),
-                Step("undo", _set_budget(case, budget)),
+                Step("undo", set_knob(case, "max_batched_tokens", budget)),
             ),
             "shorter stalls against a later first token for long prompts; the cause stays open until it is compared",
         )
@@ -129,67 +129,98 @@ def _restart(case: Case, summary: str) -> Decision:
 
 def _experiment(case: Case, cause: str) -> Decision:
     if cause == "prefill_interference":
-        budget = case.signals.last("max_batched_tokens") or 512
-        smaller = max(16, int(budget / 4))
-        return Decision(
-            DecisionKind.EXPERIMENT,
-            f"{cause} is supported, not confirmed: compare token budget {budget:.0f} with {smaller} under the same load",
-            (
-                Step("record the first arm", f"stallscope record {case.address} --for 60s -o budget-{budget:.0f}.rec"),
-                Step("change the one knob", _set_budget(case, smaller)),
-                Step(
-                    "measure the second arm against the first",
-                    f"stallscope diagnose {case.address} --window 60s --baseline budget-{budget:.0f}.rec",
-                ),
-                Step("undo", _set_budget(case, budget)),
-                Step(
-                    "one pair shows a direction; six pairs in random order can confirm it, on an engine of its own under "
-                    "a load that you choose",
-                    _confirm(case, f"max_batched_tokens={budget:.0f},{smaller}", cause),
-                ),
-            ),
-            "a smaller chunk shortens the stalls and delays the first token: read ITL and TTFT side by side"
-            + _predicted_steps(case, int(budget), smaller),
-        )
-    knobs = {
-        "bandwidth_saturation": "a decode batch a quarter smaller (max sequences)",
-        "scheduler_contention": "half the concurrent requests, the same prompts",
-        "kv_exhaustion": "max sequences lowered until active blocks stay under 85 % of the pool",
-        "cache_thrashing": "as many KV blocks as the working set, or half of the tenants at a time",
-        "queue_overload": "one more replica, or arrivals limited to the measured completion rate",
-        "sequence_cap": "a sequence cap a quarter higher",
-        "admission_stall": "the first waiting request aborted",
-        "preemption_storm": "max sequences lowered by a quarter",
-        "kv_leak": "a restarted engine under the same load",
-        "compute_saturation": "arrivals lowered by a quarter",
-        "speculation_loss": "speculation off",
-        "transfer_stall": "prefill on the decode instance for prompts under its token budget",
-        "replica_imbalance": "routing by outstanding tokens",
-        "client_artifact": "the same request from beside the server, without the proxies between",
-        "device_degraded": "the same load on another GPU of the kind",
-        "cache_prefix_broken": "prompts whose shared part comes first, byte for byte",
-    }
+        return _budget_experiment(case, cause)
+    change = _CHANGES.get(cause, "one knob changed")
+    steps = [
+        Step("record the first arm", f"stallscope record {case.address} --for 60s -o before.rec"),
+        Step("change that one knob; keep arrivals, prompts, cache warmth and precision", _set_sequences(case, cause)),
+        Step(
+            "measure the second arm against the first",
+            f"stallscope diagnose {case.address} --window 60s --baseline before.rec",
+        ),
+        Step("undo: change it back, and repeat in random order", _set_sequences(case, cause, undo=True)),
+    ]
     return Decision(
         DecisionKind.EXPERIMENT,
-        f"{cause} is supported, not confirmed: compare the present setting with {knobs.get(cause, 'one knob changed')}",
-        (
-            Step("record the first arm", f"stallscope record {case.address} --for 60s -o before.rec"),
-            Step("change that one knob; keep arrivals, prompts, cache warmth and precision"),
-            Step(
-                "measure the second arm against the first",
-                f"stallscope diagnose {case.address} --window 60s --baseline before.rec",
-            ),
-            Step("undo: change it back, and repeat in random order"),
-        ),
+        f"{cause} is supported, not confirmed: compare the present setting with {change}",
+        tuple(steps),
         "nothing but a controlled comparison confirms a cause",
     )
 
 
-def _confirm(case: Case, knob: str, cause: str) -> str:
-    return (
-        f"stallscope experiment {case.address} --knob {knob} --admin-token-file TOKEN_FILE --hypothesis {cause} "
-        "--load rate=0.5,prompt=64,output=200 --apply"
+_CHANGES = {
+    "bandwidth_saturation": "a decode batch a quarter smaller (max sequences)",
+    "scheduler_contention": "half the concurrent requests, the same prompts",
+    "kv_exhaustion": "max sequences lowered until active blocks stay under 85 % of the pool",
+    "cache_thrashing": "as many KV blocks as the working set, or half of the tenants at a time",
+    "queue_overload": "one more replica, or arrivals limited to the measured completion rate",
+    "sequence_cap": "a sequence cap a quarter higher",
+    "admission_stall": "the first waiting request aborted",
+    "preemption_storm": "max sequences lowered by a quarter",
+    "kv_leak": "a restarted engine under the same load",
+    "compute_saturation": "arrivals lowered by a quarter",
+    "speculation_loss": "speculation off",
+    "transfer_stall": "prefill on the decode instance for prompts under its token budget",
+    "replica_imbalance": "routing by outstanding tokens",
+    "client_artifact": "the same request from beside the server, without the proxies between",
+    "device_degraded": "the same load on another GPU of the kind",
+    "cache_prefix_broken": "prompts whose shared part comes first, byte for byte",
+    "collective_stall": "the same load on a group of devices under one switch, or with one rank fewer",
+    "frontend_bottleneck": "one more API server process, the same load",
+}
+"""What the second arm of a cause's comparison has otherwise."""
+_SEQUENCES = {"bandwidth_saturation": 0.75, "kv_exhaustion": 0.75, "preemption_storm": 0.75, "sequence_cap": 1.25}
+"""Causes whose one knob is the number of sequences -> times the present one."""
+
+
+def _set_sequences(case: Case, cause: str, *, undo: bool = False) -> str:
+    """Empty for a cause whose knob is another one."""
+    present, factor = case.signals.last("max_sequences"), _SEQUENCES.get(cause)
+    if factor is None:
+        return ""
+    value = None if not present else present if undo else max(1.0, present * factor)
+    return set_knob(case, "max_sequences", value)
+
+
+def _budget_experiment(case: Case, cause: str) -> Decision:
+    budget = case.signals.last("max_batched_tokens")
+    smaller = None if not budget else max(16, int(budget / 4))
+    name, compared = "budget-a", "the present token budget with a quarter of it"
+    if budget and smaller:
+        name, compared = f"budget-{budget:.0f}", f"token budget {budget:.0f} with {smaller}"
+    return Decision(
+        DecisionKind.EXPERIMENT,
+        f"{cause} is supported, not confirmed: compare {compared} under the same load",
+        (
+            Step("record the first arm", f"stallscope record {case.address} --for 60s -o {name}.rec"),
+            Step("change the one knob", set_knob(case, "max_batched_tokens", smaller)),
+            Step(
+                "measure the second arm against the first",
+                f"stallscope diagnose {case.address} --window 60s --baseline {name}.rec",
+            ),
+            Step("undo", set_knob(case, "max_batched_tokens", budget)),
+            Step(
+                "one pair shows a direction; six pairs in random order can confirm it, on an engine of its own under "
+                "a load that you choose",
+                _confirm(case, budget, smaller, cause),
+            ),
+        ),
+        "a smaller chunk shortens the stalls and delays the first token: read ITL and TTFT side by side"
+        + (_predicted_steps(case, int(budget), smaller) if budget and smaller else ""),
     )
+
+
+def _confirm(case: Case, budget: float | None, smaller: float | None, cause: str) -> str:
+    load = f"--hypothesis {cause} --load rate=0.5,prompt=64,output=200"
+    if set_while_serving(case) and budget and smaller:
+        knob = f"max_batched_tokens={budget:.0f},{smaller:.0f}"
+        return f"stallscope experiment {case.address} --knob {knob} --admin-token-file TOKEN_FILE {load} --apply"
+    flag = start_flag(case, "max_batched_tokens") or "BUDGET_OPTION"
+    first, second = (
+        f"'START_COMMAND --port {{port}} {flag} {'N' if value is None else f'{value:.0f}'}'"
+        for value in (budget, smaller)
+    )
+    return f"stallscope experiment --launch-a {first} --launch-b {second} {load}"
 
 
 def _predicted_steps(case: Case, budget: int, smaller: int) -> str:
@@ -218,13 +249,6 @@ def _nothing(case: Case, findings: list[Finding]) -> Decision:
         note = f"; device memory at {percent(reserved / total)} is the configured pool ({bucket_text(pool)})"
     looked = f"looked at and refuted: {', '.join(refuted)}" if refuted else "no hypothesis had anything to explain"
     return Decision(DecisionKind.NONE, f"nothing to do: {looked}{note}")
-
-
-def _set_budget(case: Case, budget: float) -> str:
-    return (
-        f'curl -fsS -X POST {case.address}/admin/limits -H "Authorization: Bearer $(cat TOKEN_FILE)" '
-        f"-d '{{\"max_batched_tokens\": {int(budget)}}}'"
-    )
 
 
 def _slo_option(case: Case) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from diagnose.account import Account
 from diagnose.account_estimate import estimate_account
 from diagnose.case import Case, Excess, make_window
-from diagnose.conditions import build_mismatches, differing_settings
+from diagnose.conditions import build_mismatches, differing_load, differing_settings
 from diagnose.decision import Decision, DecisionKind, Finding, decide
 from diagnose.errors import ExitCode
 from diagnose.hypotheses.base import Hypothesis, command_live
@@ -17,7 +17,7 @@ from diagnose.protocol import Measurement, checklist
 from diagnose.signals import Signals
 from diagnose.slo import Objective, Reported, reported_by_clients
 from diagnose.units import percent
-from diagnose.verdict import Argument, Judgement, Verdict
+from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,24 @@ def _judge(hypothesis: Hypothesis, case: Case) -> Finding:
     if hypothesis.causes_latency and judgement.verdict is Verdict.SUPPORTED and _is_moment(case.signals):
         argument.lacks("a second scrape", "what holds at one moment may be gone at the next", command_live(case))
         judgement = argument.conclude(Verdict.UNDETERMINED)
+    if judgement.verdict is Verdict.REFUTED and _rests_on_moments(judgement, case):
+        unseen = percent(case.signals.unseen_share)
+        argument.lacks("scrapes of the whole window", f"no gauge tells of the {unseen} without one", command_live(case))
+        judgement = argument.conclude(Verdict.UNDETERMINED)
     return Finding(hypothesis.name, hypothesis.benign, hypothesis.causes_latency, judgement, error)
 
 
 def _is_moment(signals: Signals) -> bool:
     """One scrape and nothing that covers a time: no cause is supported by that."""
     return signals.num_scrapes == 1 and signals.length_seconds is None and not signals.steps and not signals.profiles
+
+
+def _rests_on_moments(judgement: Judgement, case: Case) -> bool:
+    """Whether scrapes are missing and nothing but gauges speaks against: counters and records cover what no scrape saw."""
+    signals = case.signals
+    against = {item.source for item in judgement.evidence if item.stance is Stance.AGAINST}
+    seen_at_moments = against <= {gauge.source for gauge in signals.gauges.values()}
+    return signals.unseen_share >= case.policy.unseen_share and not signals.steps and bool(against) and seen_at_moments
 
 
 _ORDER = (Verdict.CONFIRMED, Verdict.SUPPORTED, Verdict.UNDETERMINED, Verdict.REFUTED, Verdict.NOT_APPLICABLE)
@@ -176,11 +188,12 @@ def is_idle(case: Case) -> bool:
 
 
 def changes_since_baseline(case: Case) -> list[str]:
-    """Version, model and configuration that differ from the baseline's: looked at before any cause in the load."""
+    """Version, model, configuration and load that differ from the baseline's: looked at before any cause."""
     if case.baseline is None:
         return []
     build = [f"{m.name} {m.first} -> {m.second}" for m in build_mismatches(case.baseline, case.incident)]
-    changed = [*build, *differing_settings(case.baseline, case.incident)]
+    load = differing_load(case.baseline, case.incident, case.policy)
+    changed = [*build, *differing_settings(case.baseline, case.incident), *load]
     return [f"changed since the baseline: {'; '.join(changed)}"] if changed else []
 
 

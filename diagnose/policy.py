@@ -168,6 +168,9 @@ class Policy:
     min_scrape_intervals: int = 4
     """What interval is usual shows from four of them."""
 
+    unseen_share: float = 0.10
+    """What no scrape saw for a tenth of the window may have happened there: that is as long as stalls that matter."""
+
     clock_jump_seconds: float = 5.0
     """Two clocks may differ by the 5 s that an answer is waited for; a clock that differs by more was set."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from diagnose.case import Case
-from diagnose.hypotheses.base import command_for
+from diagnose.hypotheses.base import command_for, command_records
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.units import percent
 from probes.records import OpClass
@@ -32,9 +32,7 @@ def _buckets(case: Case) -> Measurement:
         includes = "includes" if case.signals.free_includes_reclaimable else "does not include"
         found = f"{bucket_text(pool)}; the engine's free count {includes} reclaimable"
     done = pool is not None and pool.is_split
-    return Measurement(
-        "block buckets", done, found, command_for(case, "blocks", f"curl -s {case.address}/debug/census")
-    )
+    return Measurement("block buckets", done, found, command_for(case, "blocks"))
 
 
 def _steps(case: Case) -> Measurement:
@@ -48,8 +46,7 @@ def _steps(case: Case) -> Measurement:
             k for k in ("decode", "mixed", "prefill") if (h := histograms.get(f"step_{k}")) is not None and h.count
         ]
         found = f"only step duration histograms ({', '.join(kinds)})" if kinds else "no step durations by kind"
-    command = command_for(case, "steps", f"stallscope diagnose {case.address} --window 30s")
-    return Measurement("step durations by kind", done, found, command)
+    return Measurement("step durations by kind", done, found, command_records(case))
 
 
 def _device_shares(case: Case) -> str:
@@ -73,7 +70,7 @@ def _host(case: Case) -> Measurement:
         )
         if lock is not None and lock.count:
             found += f"; {lock.count:.0f} lock takings timed by site"
-    command = command_for(case, "host", f"stallscope diagnose {case.address} --window 30s")
+    command = command_for(case, "host")
     return Measurement("host scheduling and lock", done, found, command)
 
 

@@ -239,6 +239,8 @@ class Signals:
     """A profiler's trace is among the sources, complete or not."""
     profiles: tuple[KernelProfile, ...] = ()
     """Complete ones, by rank."""
+    unseen_share: float = 0.0
+    """Share of the window in which scrapes are missing: gauges say nothing of it, counters do."""
     restarted: bool = False
     running_before_restart: float = 0.0
 

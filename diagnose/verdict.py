@@ -88,4 +88,6 @@ class Argument:
         self.missing.append(Missing(measurement, decides, command))
 
     def conclude(self, verdict: Verdict, share_of_excess: float | None = None) -> Judgement:
-        return Judgement(verdict, tuple(self.evidence), tuple(self.missing), share_of_excess)
+        """A refuted hypothesis lacks nothing: one condition fails, and no measurement of another one changes that."""
+        missing = () if verdict is Verdict.REFUTED else tuple(self.missing)
+        return Judgement(verdict, tuple(self.evidence), missing, share_of_excess)

@@ -7,7 +7,7 @@ from pathlib import Path
 from diagnose.dialects.answers import UNMETERED, answer, reads_log
 from diagnose.dialects.base import TOPICS
 from diagnose.dialects.registry import DIALECTS
-from diagnose.hypotheses.registry import HYPOTHESES, NOT_CHECKED
+from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.sources.readers import READERS
 from diagnose.thresholds import thresholds
 from probes.catalog import METRICS, Metric, MetricKind
@@ -70,8 +70,6 @@ def hypotheses_page() -> str:
         benign = " (benign)" if hypothesis.benign else ""
         body = _PARAGRAPH.sub(r"\n**\1.** ", rest).strip()
         lines += ["", f"## `{hypothesis.name}`{benign}", "", summary, "", body]
-    if NOT_CHECKED:
-        lines += ["", "## Without a rule in this version", "", ", ".join(f"`{name}`" for name in NOT_CHECKED) + "."]
     return "\n".join(lines) + "\n"
 
 

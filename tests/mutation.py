@@ -1,21 +1,29 @@
 """Mutates the conditions of the rules and runs their tests against each mutant: `python -m tests.mutation`.
 
-mutmut makes the mutants and runs them. Those that change only a sentence, a unit or a sample count of the evidence are left
-out: the score is about what a rule concludes. Works in a copy of the checkout and leaves the checkout as it was. `--sample N`
-takes N of them at random: all take hours.
+mutmut makes the mutants, `tests.mutation_run` runs them. Those that change only a sentence, a unit or a sample count of the
+evidence are left out: the score is about what a rule concludes. Works in a copy of the checkout and leaves the checkout as it
+was. `--sample N` takes N of them at random, the same ones every time; `--only FILE` those that a file names. `--work FOLDER`
+keeps the mutants there: a second run makes none, and takes the tests as they are now.
 """
 
 import argparse
 import ast
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+
+from mutmut.mutation.file_mutation import mutate_file_contents
+
+from tests.mutation_run import NAMES, OUTCOMES
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = "diagnose/hypotheses"
@@ -28,6 +36,8 @@ TESTS = (
     "test_decision.py",
     "test_device_degraded.py",
     "test_host_evidence.py",
+    "test_causes_and_consequences.py",
+    "test_log_only.py",
 )
 _MUTANT = re.compile(r"^(?P<function>.+)__mutmut_(?P<number>orig|\d+)$")
 
@@ -64,26 +74,52 @@ def condition_mutants(source: str) -> Iterator[str]:
 
 
 def _meaning(node: ast.FunctionDef) -> str:
-    return ast.dump(_WithoutWords().visit(ast.parse(ast.unparse(node)).body[0]))
+    return ast.dump(_WithoutWords().visit(node))
 
 
-def _configure(work: Path) -> None:
-    selected = "".join(f"\n    tests/diagnose/{name}" for name in TESTS)
-    copied = "".join(f"\n    {name}" for name in COPIED)
-    (work / "setup.cfg").write_text(
-        f"[mutmut]\nsource_paths={RULES}/\nalso_copy={copied}\ntests_dir=tests/diagnose\n"
-        f"pytest_add_cli_args_test_selection={selected}\n",
-        encoding="utf-8",
-    )
+def _prepare(work: Path) -> dict[str, list[str]]:
+    """Rule -> names of the mutants of its conditions, which `work` holds afterwards."""
+    made = work / "mutants.json"
+    for name in COPIED if not made.exists() else ("tests",):
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "accuracy", "*.rec")
+            shutil.copytree(source, work / name, ignore=ignored, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, work / name)
+    if not made.exists():
+        made.write_text(json.dumps(_mutate(work)), encoding="utf-8")
+    names: dict[str, list[str]] = json.loads(made.read_text(encoding="utf-8"))
+    return names
 
 
-def _mutmut(work: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "mutmut", *arguments]
-    environment = {"PYTHONPATH": ".", "PATH": "/usr/bin:/bin", "HOME": str(work), "LANG": "C.UTF-8"}
+def _mutate(work: Path) -> dict[str, list[str]]:
+    """Writes every rule with its mutants in place."""
+    (work / "setup.cfg").write_text(f"[mutmut]\nsource_paths={RULES}/\n", encoding="utf-8")
+    names: dict[str, list[str]] = {}
+    with chdir(work):
+        for path in sorted(Path(RULES).glob("*.py")):
+            mutated = mutate_file_contents(str(path), path.read_text(encoding="utf-8")).code
+            path.write_text(mutated, encoding="utf-8")
+            found = [f"{RULES.replace('/', '.')}.{path.stem}.{name}" for name in condition_mutants(mutated)]
+            if found:
+                names[path.stem] = found
+    return names
+
+
+def _run(work: Path, names: dict[str, list[str]]) -> dict[str, str]:
+    """Mutant -> outcome."""
+    todo, outcomes = work / "names", work / "outcomes"
+    outcomes.unlink(missing_ok=True)
+    todo.write_text("\n".join(name for found in names.values() for name in found), encoding="utf-8")
+    tests = [f"tests/diagnose/{name}" for name in TESTS]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutation_run", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": ".", NAMES: str(todo), OUTCOMES: str(outcomes)}
     done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"mutmut {' '.join(arguments[:2])} failed:\n{(done.stdout + done.stderr)[-3000:]}")
-    return done.stdout
+    if not outcomes.exists():
+        sys.exit(f"no mutant was run:\n{(done.stdout + done.stderr)[-3000:]}")
+    lines = (line.split() for line in outcomes.read_text(encoding="utf-8").splitlines())
+    return {name: outcome for outcome, name in lines}
 
 
 def _sample(names: dict[str, list[str]], size: int | None) -> dict[str, list[str]]:
@@ -91,49 +127,42 @@ def _sample(names: dict[str, list[str]], size: int | None) -> dict[str, list[str
     every = sorted(name for found in names.values() for name in found)
     if size is None or size >= len(every):
         return names
-    chosen = set(Random(1).sample(every, size))
-    return {rule: kept for rule, found in names.items() if (kept := [name for name in found if name in chosen])}
+    return _only(names, set(Random(1).sample(every, size)))
+
+
+def _only(names: dict[str, list[str]], wanted: set[str]) -> dict[str, list[str]]:
+    return {rule: kept for rule, found in names.items() if (kept := [name for name in found if name in wanted])}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, metavar="N", help="Run N mutants, not all.")
-    sample = parser.parse_args().sample
+    parser.add_argument("--only", type=Path, metavar="FILE", help="Run the mutants that FILE names, one a line.")
+    parser.add_argument("--work", type=Path, metavar="FOLDER", help="Keep the mutants here for another run.")
+    options = parser.parse_args()
     with TemporaryDirectory() as folder:
-        work = Path(folder)
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, work / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, work / name)
-        _configure(work)
-        # Nothing has this name: mutants are made and the tests' coverage is taken, and none is run.
-        _mutmut(work, "run", "--max-children", "1", f"{RULES.replace('/', '.')}.base.x_command_live__mutmut_1")
-        names: dict[str, list[str]] = {}
-        for path in sorted((work / "mutants" / RULES).glob("*.py")):
-            found = [f"{RULES.replace('/', '.')}.{path.stem}.{name}" for name in condition_mutants(path.read_text())]
-            if found:
-                names[path.stem] = found
+        work = options.work or Path(folder)
+        work.mkdir(parents=True, exist_ok=True)
+        names = _prepare(work)
         print(f"{sum(map(len, names.values()))} mutants of conditions", flush=True)
-        names = _sample(names, sample)
-        _mutmut(work, "run", "--max-children", "2", *(name for found in names.values() for name in found))
-        report(names, _mutmut(work, "results", "--all", "true"))
+        names = _sample(names, options.sample)
+        if options.only is not None:
+            names = _only(names, set(options.only.read_text(encoding="utf-8").split()))
+        report(names, _run(work, names))
 
 
-def report(names: dict[str, list[str]], results: str) -> None:
+def report(names: dict[str, list[str]], outcomes: dict[str, str]) -> None:
     """A line per rule, and the mutants that no test noticed."""
-    states = dict(line.strip().rsplit(": ", 1) for line in results.splitlines() if ": " in line)
     total: Counter[str] = Counter()
     for rule, mutants in names.items():
-        counts = Counter(states.get(name, "not run") for name in mutants)
+        counts = Counter(outcomes.get(name, "not run") for name in mutants)
         total += counts
-        print(f"{rule:24} {counts['killed'] + counts['timeout']:4} of {len(mutants):4} noticed")
-    print(f"{'all':24} {total['killed'] + total['timeout']:4} of {total.total():4} noticed")
+        print(f"{rule:24} {counts['noticed']:4} of {len(mutants):4} noticed")
+    print(f"{'all':24} {total['noticed']:4} of {total.total():4} noticed ({total['noticed'] / total.total():.1%})")
     for mutants in names.values():
         for name in mutants:
-            if states.get(name) not in ("killed", "timeout"):
-                print(f"{states.get(name, 'not run')}: {name}")
+            if outcomes.get(name) != "noticed":
+                print(f"{outcomes.get(name, 'not run')}: {name}")
 
 
 if __name__ == "__main__":

@@ -131,6 +131,8 @@ REQUIREMENTS = {
     "S6.4": "KV bytes from query heads are refused where the KV heads are known",
     "S6.5": "100 Gb/s is 12.5e9 bytes per second: 0.02147483648 s",
     "S6.6": "an ideal payload time says what it excludes and is no latency",
+    "S6.7": "separate instances still share the switch, the NICs and the memory bus: untested unless measured",
+    "S6.10": "four inputs decide on disaggregation; no speed of a link does",
     "S6.11": "the transfer rate that keeps up with a prefill worker",
     # 7. Reference code
     "S7.1": "156 blocks inserted, 2496 of 3000 tokens matched, 504 fresh",
@@ -183,8 +185,9 @@ TRAPS = {
     "T14": ("three times as slow is an emergency", ("S5.11", "S5.12", "S5.13", "S5.14")),
     "T15": ("decodes beyond the budget: a negative chunk, or a drop", ("S2.21", "S2.22", "S2.23", "S2.24")),
     "T16": ("full blocks only is a law", ("S3.14",)),
+    "T17": ("disaggregation needs 400 Gb/s, or removes all interference", ("S6.7", "S6.10")),
     "T18": ("Gb, GB and GiB are the same", ("S6.5",)),
     "T19": ("one optimal chunk size", ("S2.17",)),
     "T20": ("unreferenced is empty", ("S3.24", "S3.25", "S3.26")),
 }
-"""The lesson's traps, and the requirements whose tests keep out of each. T17 (disaggregation) has none yet."""
+"""The lesson's traps, and the requirements whose tests keep out of each."""

@@ -124,6 +124,10 @@ class Dialect:
     """JSON endpoints that state load which the metrics do not; read beside each page."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Topic (see `TOPICS`) -> how to get on this engine what its metrics do not say."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Topic -> the command that gets it on this engine, with `{address}` and `{source}` to be filled in."""
+    knobs: Mapping[str, str] = field(default_factory=dict)
+    """Setting (`max_batched_tokens`, `max_sequences`) -> the flag that a server of this engine is started with."""
     is_engine: bool = True
     """False for what stands beside an engine: a device exporter, a router."""
 

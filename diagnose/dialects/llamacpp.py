@@ -39,6 +39,16 @@ LLAMACPP = Dialect(
     pool_unit="tokens",
     state_paths=("/props",),
     load_paths=("/slots",),
+    commands={
+        "steps": "stallscope diagnose {source} --window 60s --log FILE",
+        "blocks": "curl -s {address}/slots",
+        "host": "perf record -g -p PID",
+        "evictions": "stallscope diagnose {source} --window 60s --log FILE",
+        "limits": "stallscope diagnose {source} --window 60s --log FILE",
+        "latency": "stallscope diagnose {source} --window 60s --log FILE",
+        "failures": "stallscope diagnose {source} --window 60s --log FILE",
+    },
+    knobs={"max_batched_tokens": "--batch-size", "max_sequences": "--parallel"},
     cannot={
         "steps": "mean step time is the window over the growth of n_decode_total; a split needs the log (--log FILE) or nsys",
         "blocks": "GET /slots (on unless --no-slots): tokens per slot, which is watched beside the metrics",

@@ -43,6 +43,12 @@ LMDEPLOY = Dialect(
     },
     info={"lmdeploy_num_requests_running": {"model_name": "model"}},
     usage=Usage.WITH_CACHED,
+    commands={
+        "host": "stallscope diagnose {address} --pid PID",
+        "limits": "stallscope diagnose {source} --window 60s --log FILE",
+        "failures": "stallscope diagnose {source} --window 60s --log FILE",
+    },
+    knobs={"max_batched_tokens": "--max-prefill-token-num", "max_sequences": "--max-batch-size"},
     cannot={
         "steps": "not exported: iteration_tokens_total is per request output; LMDEPLOY_PROFILE_CPU=1 and _CUDA=1 trace steps",
         "blocks": "usage counts cached blocks: only a low one decides; waiting requests and queue time tell the rest",

@@ -53,6 +53,13 @@ def spoken(view: PageView) -> tuple[Dialect, ...]:
     return known if guess is None else (*known, guess)
 
 
+def engine_of(name: str) -> Dialect | None:
+    """The engine's dialect among those that a window speaks (`stallscope + vllm`, `sglang log`): the host of our probes first."""
+    spoken_here = {part.removesuffix(" log") for part in name.split(" + ")}
+    engines = [dialect for dialect in DIALECTS if dialect.is_engine and dialect.name in spoken_here]
+    return next((dialect for dialect in engines if dialect is not STALLSCOPE), engines[0] if engines else None)
+
+
 def recognise(target: str, page: Exposition) -> tuple[Dialect, ...]:
     """The page's dialects, at least one. Raises TargetError, naming what was found instead."""
     view = PageView(page)

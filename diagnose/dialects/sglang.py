@@ -121,6 +121,13 @@ SGLANG = Dialect(
     pool_unit="tokens",
     state_paths=("/server_info",),
     load_paths=("/v1/loads",),
+    commands={
+        "steps": "stallscope diagnose {source} --window 60s --log FILE",
+        "host": "stallscope diagnose {address} --pid PID",
+        "limits": "curl -s {address}/server_info",
+        "failures": "stallscope diagnose {source} --window 60s --log FILE",
+    },
+    knobs={"max_batched_tokens": "--chunked-prefill-size", "max_sequences": "--max-running-requests"},
     cannot={
         "steps": "the log has a line per prefill batch and per 40 decode steps: give it with --log FILE; "
         "SGLANG_ENABLE_METRICS_DEVICE_TIMER=1 adds device time by phase; /start_profile needs no flag",

@@ -93,4 +93,5 @@ STALLSCOPE = Dialect(
     free_includes_reclaimable=False,
     features_absent=frozenset({"speculation", "disaggregation"}),
     debug_steps_path="/debug/steps",
+    commands={"blocks": "curl -s {address}/debug/census", "steps": "curl -s '{address}/debug/steps?since=0'"},
 )

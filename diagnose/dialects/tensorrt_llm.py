@@ -57,6 +57,7 @@ TENSORRT_LLM = Dialect(
     info={"trtllm_num_requests_running": {"model_name": "model"}},
     usage=Usage.ACTIVE,
     free_includes_reclaimable=True,
+    knobs={"max_batched_tokens": "--max_num_tokens", "max_sequences": "--max_batch_size"},
     cannot=_CANNOT,
 )
 

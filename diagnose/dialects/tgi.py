@@ -41,6 +41,8 @@ TGI = Dialect(
     pool_unit="tokens",
     state_paths=("/info",),
     impossible={"preemptions": "TGI never preempts: it reserves at admission"},
+    commands={"limits": "curl -s {address}/info"},
+    knobs={"max_batched_tokens": "--max-batch-prefill-tokens"},
     cannot={
         "steps": "batch durations by phase are exported; which streams waited for a prefill is not",
         "blocks": "nothing says how full the pool is: tgi_batch_current_max_tokens is a reservation",

@@ -136,6 +136,15 @@ VLLM = Dialect(
     replica_labels=("engine",),
     usage=Usage.ACTIVE,
     state_paths=("/server_info?config_format=json", "/version"),
+    commands={
+        "steps": "stallscope diagnose {source} --window 60s --log FILE",
+        "blocks": "pip install stallscope",
+        "host": "stallscope diagnose {address} --pid PID",
+        "evictions": "pip install stallscope",
+        "preemptions": "pip install stallscope",
+        "limits": "stallscope diagnose {source} --window 60s --log FILE",
+    },
+    knobs={"max_batched_tokens": "--max-num-batched-tokens", "max_sequences": "--max-num-seqs"},
     cannot={
         "steps": "start vLLM with --enable-logging-iteration-details (0.18 and later) and give its log with --log FILE, or "
         "install stallscope in its environment: the probe plugin adds step records",

@@ -38,9 +38,9 @@ class BandwidthSaturation(Hypothesis):
             return argument.conclude(Verdict.UNDETERMINED)
         excess = case.excess()
         part = excess.share("decode_floor") if excess is not None else 0.0
-        flat = self._flat(case, argument)
-        context = self._context_share(case, argument, analysis.model)
         shifted = self._shift(case, argument)
+        flat = self._flat(case, argument, decides=shifted is None)
+        context = self._context_share(case, argument, analysis.model)
         usage = self._bandwidth_usage(case, argument)
         if excess is not None and case.itl_moved() and part < policy.negligible_share:
             argument.say(
@@ -100,11 +100,12 @@ class BandwidthSaturation(Hypothesis):
                 command_live(case),
             )
 
-    def _flat(self, case: Case, argument: Argument) -> bool:
+    def _flat(self, case: Case, argument: Argument, *, decides: bool) -> bool:
+        """Whether all pure decode steps take about as long. Beside a baseline that decides nothing."""
         p50, p95 = decode_step_quantile(case.incident, 0.5) or 0.0, decode_step_quantile(case.incident, 0.95) or 0.0
         flat = p95 <= case.policy.flat_decode_ratio * p50
         argument.say(
-            Stance.AGAINST if flat else Stance.CONTEXT,
+            Stance.AGAINST if flat and decides else Stance.CONTEXT,
             f"pure decode steps: p50 {seconds(p50)}, p95 {seconds(p95)}" + (": flat" if flat else ""),
             value=p50,
             unit="s",

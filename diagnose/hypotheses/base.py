@@ -5,6 +5,8 @@ from math import ceil
 from typing import ClassVar
 
 from diagnose.case import Case
+from diagnose.dialects.registry import engine_of
+from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.verdict import Argument, Judgement
 
 
@@ -24,14 +26,47 @@ class Hypothesis(ABC):
         """Pure: reads the case, writes evidence, concludes. Whatever it raises is reported as a failed rule."""
 
 
-def command_for(case: Case, topic: str, otherwise: str) -> str:
-    """How to get on this engine what belongs to a topic (see `diagnose.dialects.base.TOPICS`)."""
-    return case.signals.advice.get(topic, otherwise)
+def command_for(case: Case, topic: str, otherwise: str = "") -> str:
+    """How to get on this engine what belongs to a topic (see `diagnose.dialects.base.TOPICS`).
+
+    It can be pasted as it stands: what is no command is a comment. `otherwise`, or a longer look, where the engine gives the
+    topic by itself.
+    """
+    engine, advice = engine_of(case.signals.dialect), case.signals.advice.get(topic, "")
+    if STALLSCOPE.name in case.signals.dialect.split(" + ") and topic != "limits":
+        engine, advice = STALLSCOPE, ""  # the probes are there already, in whatever engine
+    command = engine.commands.get(topic, "") if engine is not None else ""
+    command = command.replace("{address}", case.address).replace("{source}", case.source)
+    if advice:
+        return f"{command}   # {advice}" if command else f"# {advice}"
+    return command or otherwise or command_live(case)
 
 
 def command_census(case: Case) -> str:
     """How to get the block buckets of this target."""
-    return command_for(case, "blocks", f"curl -s {case.address}/debug/census" if case.is_live else command_live(case))
+    return command_for(case, "blocks")
+
+
+def start_flag(case: Case, setting: str) -> str | None:
+    """The flag that sets `max_batched_tokens` or `max_sequences` when a server of this engine is started."""
+    engine = engine_of(case.signals.dialect)
+    return engine.knobs.get(setting) if engine is not None else None
+
+
+def set_while_serving(case: Case) -> bool:
+    """Only our engine has an admin surface for its limits."""
+    return engine_of(case.signals.dialect) is STALLSCOPE
+
+
+def set_knob(case: Case, setting: str, value: float | None) -> str:
+    """On our engine while it serves, on another one with its next start. None: a value that the reader has to fill in."""
+    number = "N" if value is None else f"{value:.0f}"
+    if set_while_serving(case):
+        return (
+            f'curl -fsS -X POST {case.address}/admin/limits -H "Authorization: Bearer $(cat TOKEN_FILE)" '
+            f"-d '{{\"{setting}\": {number}}}'"
+        )
+    return f"# start the server again with {start_flag(case, setting) or setting} {number}"
 
 
 def command_live(case: Case, options: str = "--window 60s") -> str:
@@ -49,10 +84,8 @@ def command_records(case: Case) -> str:
     """How to get step records of this target, or what its engine has instead."""
     if only_traced(case):
         return command_trace(case)
-    if (advice := case.signals.advice.get("steps")) is not None:
-        return advice
-    if case.is_live:
-        return f"curl -s '{case.address}/debug/steps?since=0'"
+    if case.is_live or case.signals.advice.get("steps"):
+        return command_for(case, "steps")
     return f"stallscope record {case.address} --for 60s -o incident.rec   # on the live server"
 
 

@@ -43,7 +43,7 @@ class ComputeSaturation(Hypothesis):
             argument.lacks(
                 "the device's matrix throughput and the model's geometry",
                 "only FLOP/s against a measured ceiling tell busy units from waiting ones",
-                "the engine states them in device_flops_per_second and engine_info; else DCGM's TENSOR_ACTIVE",
+                f"stallscope diagnose {case.source} --device 'GPU NAME' --model-config config.json",
             )
             return argument.conclude(Verdict.UNDETERMINED)
         usage, ceiling = median(usages), case.signals.gauges["flops_ceiling"]

@@ -40,10 +40,10 @@ class DeviceDegraded(Hypothesis):
         if case.signals.info.get("device", "").startswith("cpu"):
             argument.say(Stance.CONTEXT, "the engine computes on the CPU, which has none of these figures")
             return argument.conclude(Verdict.NOT_APPLICABLE)
-        failing = self._errors(case, argument)
         throttled = self._throttled(case, argument)
         slower = self._slower(case, argument)
         dropped = self._clock_dropped(case, argument, slower)
+        failing = self._errors(case, argument, otherwise=Stance.CONTEXT if throttled or dropped else Stance.AGAINST)
         excess = case.excess()
         part = excess.share("decode_floor") if excess is not None and (throttled or dropped) else None
         if failing or ((throttled or dropped) and slower is not False):
@@ -60,8 +60,8 @@ class DeviceDegraded(Hypothesis):
         self._ask(case, argument, errors_known=failing is not None, clocks_known=(throttled, dropped) != (None, None))
         return argument.conclude(Verdict.UNDETERMINED)
 
-    def _errors(self, case: Case, argument: Argument) -> bool | None:
-        """Whether the hardware failed in the window; None when nothing counts that."""
+    def _errors(self, case: Case, argument: Argument, *, otherwise: Stance) -> bool | None:
+        """Whether the hardware failed in the window; None: not counted. That it did not says nothing of clocks."""
         signals, failed = case.signals, False
         if signals.peak("gpu_lost"):
             argument.say(
@@ -95,7 +95,7 @@ class DeviceDegraded(Hypothesis):
         if not xids:
             known = [name for name in ("gpu_ecc_uncorrected", "gpu_xid_errors") if name in signals.counters]
             argument.say(
-                Stance.AGAINST,
+                otherwise,
                 "no uncorrected memory error and no XID was counted in the window"
                 if len(known) == 2
                 else f"{signals.counters[known[0]].source} did not grow in the window",

@@ -24,8 +24,8 @@ class PrefillInterference(Hypothesis):
     prefill came between two lines, and lose a good part of their time to it.
     Proves nothing: prompts got longer; the budget is large; the GPU is busy; the hit rate changed.
     Measure next: the same load at a smaller token budget, p95/p99 ITL and TTFT side by side, in paired blocks.
-    Fix and its trade: a smaller token budget shortens the stalls and lengthens the time to first token; prefix reuse or a
-    separate prefill instance removes the work instead.
+    Fix and its trade: a smaller token budget shortens the stalls and lengthens the time to first token; prefix reuse removes
+    the work; a separate prefill instance moves it elsewhere, and its KV then crosses a link (`stallscope disaggregation`).
     """
 
     name = "prefill_interference"

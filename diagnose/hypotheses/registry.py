@@ -48,6 +48,3 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     FrontendBottleneck(),
     DeviceDegraded(),
 )
-
-NOT_CHECKED: tuple[str, ...] = ()
-"""Hypotheses of the method that this version has no rule for: a report says so, since silence would read as 'ok'."""

@@ -1,4 +1,5 @@
 from diagnose.case import Case
+from diagnose.disaggregation import still_shared
 from diagnose.hypotheses.base import Hypothesis, command_live
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -14,9 +15,11 @@ class TransferStall(Hypothesis):
     Supported when: transfers dominate the time to first token, or they failed while requests waited for them; a log that
     tells of requests that waited for a transfer until a deadline says both.
     Proves nothing: bytes transferred; a busy link between steps that overlaps with prefill.
-    Measure next: transfer seconds per request on both ends; blocks held by requests that wait for a transfer.
+    Measure next: transfer seconds per request on both ends; blocks held by requests that wait for a transfer; then what the
+    instances still share: switch contention, NIC queueing, the memory bus.
     Fix and its trade: stream blocks per finished chunk (more messages), a nearer peer, or prefill on the decode instance for
-    short prompts (stalls its streams a little).
+    short prompts (stalls its streams a little). No link speed is enough or too little by itself: `stallscope disaggregation`
+    asks for what decides.
     """
 
     name = "transfer_stall"
@@ -35,9 +38,16 @@ class TransferStall(Hypothesis):
                 f"curl -s {case.address}/metrics | grep -iE 'transfer|nixl|disagg'   # none where nothing is disaggregated",
             )
             return argument.conclude(Verdict.UNDETERMINED)
-        failed = self._failures(case, argument)
-        share = self._share(case, argument)
-        if share is not None and share >= policy.queue_dominates:
+        argument.say(
+            Stance.CONTEXT,
+            f"separate instances still share what no transfer time shows: {', '.join(map(str, still_shared(signals)))}",
+        )
+        share = _share(case)
+        dominates = share is not None and share >= policy.queue_dominates
+        failed = self._failures(case, argument, otherwise=Stance.CONTEXT if dominates else Stance.AGAINST)
+        if share is not None:
+            self._say_share(case, argument, share, otherwise=Stance.CONTEXT if failed and waiting else Stance.AGAINST)
+        if dominates:
             return argument.conclude(Verdict.SUPPORTED)
         if failed and (waiting or self._timed_out(case, argument)):
             return argument.conclude(Verdict.SUPPORTED)
@@ -50,11 +60,12 @@ class TransferStall(Hypothesis):
         )
         return argument.conclude(Verdict.UNDETERMINED)
 
-    def _failures(self, case: Case, argument: Argument) -> bool:
+    def _failures(self, case: Case, argument: Argument, *, otherwise: Stance) -> bool:
+        """Whether transfers failed. That none did says nothing against slow ones."""
         failures, waiting = case.signals.counters.get("transfer_failures"), case.signals.gauges.get("waiting_transfer")
         if failures is not None:
             argument.say(
-                Stance.FOR if failures.delta else Stance.AGAINST,
+                Stance.FOR if failures.delta else otherwise,
                 f"{failures.delta:,.0f} transfers failed in the window",
                 value=failures.delta,
                 unit="transfers",
@@ -62,7 +73,7 @@ class TransferStall(Hypothesis):
             )
         if waiting is not None:
             argument.say(
-                Stance.FOR if waiting.peak else Stance.AGAINST,
+                Stance.FOR if waiting.peak else otherwise,
                 f"at most {waiting.peak:,.0f} requests waited for a transfer",
                 value=waiting.peak,
                 unit="requests",
@@ -93,21 +104,29 @@ class TransferStall(Hypothesis):
         )
         return True
 
-    def _share(self, case: Case, argument: Argument) -> float | None:
-        """Mean transfer time over the mean time to first token; None when one of them has no sample."""
-        transfer, ttft = (case.signals.histograms.get(name) for name in ("kv_transfer", "time_to_first_token"))
-        if transfer is None or ttft is None or not transfer.mean or not ttft.mean:
-            return None
-        share = min(1.0, transfer.mean / ttft.mean)
+    def _say_share(self, case: Case, argument: Argument, share: float, *, otherwise: Stance) -> None:
+        """That transfers are quick on average says nothing against those that failed."""
+        transfer, ttft = (case.signals.histograms[name] for name in _TIMES)
         argument.say(
-            Stance.FOR if share >= case.policy.queue_dominates else Stance.AGAINST,
-            f"a transfer takes {seconds(transfer.mean)} of {seconds(ttft.mean)} to the first token ({percent(share)}, means)",
+            Stance.FOR if share >= case.policy.queue_dominates else otherwise,
+            f"a transfer takes {seconds(transfer.mean or 0.0)} of {seconds(ttft.mean or 0.0)} to the first token "
+            f"({percent(share)}, means)",
             value=share,
             unit="share",
             source=transfer.source,
             samples=round(transfer.count),
         )
-        return share
+
+
+_TIMES = ("kv_transfer", "time_to_first_token")
+
+
+def _share(case: Case) -> float | None:
+    """Mean transfer time over the mean time to first token; None when one of them has no sample."""
+    transfer, ttft = (case.signals.histograms.get(name) for name in _TIMES)
+    if transfer is None or ttft is None or not transfer.mean or not ttft.mean:
+        return None
+    return min(1.0, transfer.mean / ttft.mean)
 
 
 _STATES = {

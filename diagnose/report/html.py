@@ -132,9 +132,11 @@ def _verdicts(diagnosis: Diagnosis) -> list[Markup]:
     for title, group in outline.verdict_groups(diagnosis):
         wide = " wide" if group[0].verdict in _FULL_WIDTH else ""
         sections.append(_section(title, element("div", *map(_finding, group), class_=f"cards{wide}")))
-    unchecked = [*outline.failed_rules(diagnosis), *filter(None, [outline.without_a_rule()])]
-    items = [element("li", text) for text in unchecked or ["nothing else"]]
-    return [*sections, _section("Not checked", element("ul", *items))]
+    failed, unchecked = outline.failed_rules(diagnosis), outline.unchecked(diagnosis)
+    said = [element("ul", *(element("li", text) for text in failed))] if failed else []
+    if unchecked:
+        said.append(element("div", *map(_finding, unchecked), class_="cards"))
+    return [*sections, _section(outline.NOT_CHECKED, *(said or [element("p", outline.ALL_CHECKED)]))]
 
 
 def _finding(finding: Finding) -> Markup:

@@ -119,8 +119,10 @@ def _verdicts(diagnosis: Diagnosis) -> list[str]:
         blocks.append(f"## {title}")
         for finding in group:
             blocks += _finding(finding)
-    unchecked = [*outline.failed_rules(diagnosis), *filter(None, [outline.without_a_rule()])]
-    return [*blocks, "## Not checked", "\n".join(f"- {escape(text)}" for text in unchecked) or "Nothing else."]
+    failed = "\n".join(f"- {escape(text)}" for text in outline.failed_rules(diagnosis))
+    unchecked = [block for finding in outline.unchecked(diagnosis) for block in _finding(finding)]
+    said = [*([failed] if failed else []), *unchecked] or [f"{outline.ALL_CHECKED.capitalize()}."]
+    return [*blocks, f"## {outline.NOT_CHECKED}", *said]
 
 
 def _finding(finding: Finding) -> list[str]:

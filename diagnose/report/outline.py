@@ -9,14 +9,15 @@ from diagnose.account import HOST_PARTS, PARTS, Account
 from diagnose.case import Window
 from diagnose.decision import DecisionKind, Finding
 from diagnose.diagnosis import Diagnosis
-from diagnose.hypotheses.registry import NOT_CHECKED
 from diagnose.policy import overridden
 from diagnose.signals import Signals
 from diagnose.stats import Bounds
 from diagnose.units import percent, printable, seconds
-from diagnose.verdict import Evidence, Verdict
+from diagnose.verdict import Evidence, Stance, Verdict
 
 NOT_OBSERVED = "not observed"
+NOT_CHECKED = "Not checked"
+ALL_CHECKED = "every hypothesis was checked"
 NO_ACCOUNT = (
     "no account: it needs step records with enough pure decode steps, or for an estimate histograms of inter-token latency and "
     "of step durations by kind"
@@ -61,6 +62,8 @@ def headline(diagnosis: Diagnosis) -> str:
         benign = " (benign)" if named.benign else ""
         return f"{named.name} is {named.verdict.value}{benign}{part}"
     supported = [f.name for f in diagnosis.findings if f.is_supported]
+    if supported and all(f.benign for f in diagnosis.findings if f.is_supported):
+        return f"undetermined: no cause is supported by what was measured; {', '.join(supported)} explains no latency"
     if supported:
         return f"{', '.join(supported)}: supported, none of them primary"
     if diagnosis.decision.kind is DecisionKind.NONE:
@@ -249,9 +252,11 @@ def account_limits(account: Account) -> list[str]:
 
 
 def verdict_groups(diagnosis: Diagnosis) -> Iterator[tuple[str, list[Finding]]]:
-    """Non-empty groups of findings; a rule that failed is in none of them."""
+    """Non-empty groups of findings; a rule that failed, or had nothing to go by, is in none of them."""
     for title, verdicts in _GROUPS:
-        group = [f for f in diagnosis.findings if f.verdict in verdicts and f.error is None]
+        group = [
+            f for f in diagnosis.findings if f.verdict in verdicts and f.error is None and not _nothing_measured(f)
+        ]
         if group:
             yield title, group
 
@@ -260,8 +265,14 @@ def failed_rules(diagnosis: Diagnosis) -> list[str]:
     return [f"{f.name}: the rule failed: {f.error}" for f in diagnosis.findings if f.error is not None]
 
 
-def without_a_rule() -> str:
-    return f"no rule in this version: {', '.join(NOT_CHECKED)}" if NOT_CHECKED else ""
+def unchecked(diagnosis: Diagnosis) -> list[Finding]:
+    """Undetermined because nothing was measured that speaks for or against them: never to be read as all right."""
+    return [finding for finding in diagnosis.findings if finding.error is None and _nothing_measured(finding)]
+
+
+def _nothing_measured(finding: Finding) -> bool:
+    spoke = any(item.stance is not Stance.CONTEXT for item in finding.judgement.evidence)
+    return finding.verdict is Verdict.UNDETERMINED and not spoke
 
 
 def evidence_origin(item: Evidence) -> str:

@@ -53,8 +53,11 @@ class Page:
         self._lines.append(click.style(text, **STYLES[style]) if style and self.styled and text else text)  # type: ignore[arg-type]
 
     def command(self, text: str, *, indent: int) -> None:
-        """A command on a line of its own, never wrapped: it can be copied as it stands."""
-        self.raw(f"{' ' * indent}$ {printable(text)}", style="dim")
+        """A command on a line of its own, never wrapped: it can be copied as it stands. A comment alone is wrapped text."""
+        if text.startswith("#"):
+            self.line(text, indent=indent, hanging=2, style="dim")
+        else:
+            self.raw(f"{' ' * indent}$ {printable(text)}", style="dim")
 
     def section(self, title: str) -> None:
         self.line()

@@ -92,10 +92,14 @@ def _verdicts(diagnosis: Diagnosis, page: Page, verbose: bool) -> None:
         page.section(title)
         for finding in group:
             _finding(page, finding, brief=finding.verdict is Verdict.REFUTED and not verbose, verbose=verbose)
-    page.section("Not checked")
-    for text in outline.failed_rules(diagnosis):
+    page.section(outline.NOT_CHECKED)
+    failed, unchecked = outline.failed_rules(diagnosis), outline.unchecked(diagnosis)
+    for text in failed:
         page.line(text, indent=2, hanging=2, style="bad")
-    page.line(outline.without_a_rule() or "nothing else", indent=2, style="dim")
+    for finding in unchecked:
+        _finding(page, finding, brief=False, verbose=verbose)
+    if not failed and not unchecked:
+        page.line(outline.ALL_CHECKED, indent=2, style="dim")
 
 
 def _finding(page: Page, finding: Finding, *, brief: bool, verbose: bool) -> None:

@@ -11,7 +11,7 @@ from probes.recording import Entry
 from probes.wire import StepsHeader, encode_steps
 from tests.builders import START_UNIX, Engine, build_signals, make_steps
 from tests.diagnose import cases
-from tests.diagnose.cases import look
+from tests.diagnose.cases import look, texts, verdict
 
 
 def scraped(*times: float, busy: bool = True, clocks: dict[float, float] | None = None) -> Observation:
@@ -48,6 +48,21 @@ def test_missing_scrapes_are_counted_and_measured():
         "scrapes are missing: 2 gaps of up to 6.00 s between scrapes that are usually 1.00 s apart; "
         "gauges say nothing of those times"
     ]
+
+
+def test_what_no_scrape_saw_is_not_refuted_by_gauges():
+    """Nobody waited at any scrape, but none was made for half of the window: a queue may have come and gone."""
+    gappy = look(scraped(0, 1, 2, 3, 9, 10, 13.5))
+    assert gappy.case.signals.unseen_share == pytest.approx((5 + 2.5) / 13.5)
+    for name in ("queue_overload", "sequence_cap", "admission_stall"):
+        assert verdict(gappy, name) == "undetermined"
+        assert "no gauge tells of the 56 % without one" in texts(gappy, name)
+        assert verdict(look(scraped(0, 1, 2, 3, 4, 5)), name) == "refuted"
+    assert verdict(gappy, "preemption_storm") == "refuted", "a counter misses nothing"
+
+
+def test_a_short_gap_limits_nothing():
+    assert verdict(look(scraped(*range(30), 32.6)), "queue_overload") == "refuted"
 
 
 def test_a_late_scrape_is_not_a_missing_one():

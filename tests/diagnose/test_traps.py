@@ -209,6 +209,8 @@ def test_prefill_work_is_counted_per_request_and_not_read_from_the_hit_rate():
     assert "921.6 prompt tokens are computed per request, 4.5x the baseline's 204.8" in text
     assert "at a hit rate of 55 % (baseline: 20 %): more hits, and more prefill all the same" in text
     assert "first token" not in text, "a hit rate says nothing of a time to first token"
+    changed = "changed since the baseline: prompt length 256 tokens -> 2048 tokens; prefix hit rate 20 % -> 55 %"
+    assert diagnosis.warnings[0] == changed, "the load leads the page, beside version and settings"
 
 
 @covers("S8.8")
