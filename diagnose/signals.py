@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from diagnose.dialects.base import Usage
-from diagnose.kernel_profile import KernelProfile
+from diagnose.kernel_profile import KernelProfile, KernelTotals
 from diagnose.load import LoadPoint
 from diagnose.stats import Bounds, bucket_quantile
 from probes.host_profile import HostProfile
@@ -15,7 +15,9 @@ BENCHMARK = "benchmark"
 """Dialect of what load generators report."""
 DEVICE = "nvidia-smi"
 STACKS = "py-spy"
-BESIDE = frozenset({BENCHMARK, DEVICE, STACKS})
+KERNELS = "a table of kernels"
+STEP_RUNS = "a summary of steps"
+BESIDE = frozenset({BENCHMARK, DEVICE, STACKS, KERNELS, STEP_RUNS})
 """Sources that say something of a target without a window of its own."""
 
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
@@ -68,6 +70,8 @@ GAUGES = (
     "accept_length",
     "kv_tokens",
     "streams_before_prefill",
+    "prefill_run_seconds",
+    "prefill_run_steps",
     "prefix_hit_rate",
     "blocks_active",
     "blocks_reclaimable",
@@ -239,6 +243,8 @@ class Signals:
     """A profiler's trace is among the sources, complete or not."""
     profiles: tuple[KernelProfile, ...] = ()
     """Complete ones, by rank."""
+    kernels: KernelTotals | None = None
+    """A profiler's table of them, which knows no steps."""
     restarted: bool = False
     running_before_restart: float = 0.0
 

@@ -33,10 +33,7 @@ class PrefillInterference(Hypothesis):
     def judge(self, case: Case, argument: Argument) -> Judgement:
         prefilled = _prefill_tokens(case)
         if prefilled is None:
-            argument.lacks(
-                "prompt tokens computed in the window", "without prefill there is no interference", command_live(case)
-            )
-            return argument.conclude(Verdict.UNDETERMINED)
+            return self._judge_uncounted(case, argument)
         if prefilled == 0 and self._may_be_late(case):
             argument.say(
                 Stance.CONTEXT, "no prompt was booked in the window", value=0, unit="tokens", source=_source(case)
@@ -64,6 +61,30 @@ class PrefillInterference(Hypothesis):
         if found is None:
             return self._judge_few_mixed(case, argument)
         return self._judge_steps(case, argument, found)
+
+    def _judge_uncounted(self, case: Case, argument: Argument) -> Judgement:
+        """Nothing counts prompt tokens: that steps computed prompts alone may be known all the same."""
+        length, steps = case.signals.gauges.get("prefill_run_seconds"), case.signals.peak("prefill_run_steps")
+        if length is None or steps is None:
+            argument.lacks(
+                "prompt tokens computed in the window", "without prefill there is no interference", command_live(case)
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        argument.say(
+            Stance.FOR,
+            f"between two decode steps {steps:.0f} prefill steps in a row took {seconds(length.peak)}: a stream that was "
+            "running got no token for so long",
+            value=length.peak,
+            unit="s",
+            source=length.source,
+            samples=round(steps),
+        )
+        argument.lacks(
+            "how many streams were running while only prompts were computed",
+            "with none, nobody waited: the decode steps before and after may be of different requests",
+            command_live(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
 
     def _judge_steps(self, case: Case, argument: Argument, found: "_SlowRatio") -> Judgement:
         """The discriminator: mixed steps against like pure decode steps, and what of the slow gaps they explain."""
@@ -229,7 +250,7 @@ class PrefillInterference(Hypothesis):
     def _judge_lines(self, case: Case, argument: Argument) -> Judgement | None:
         """From a log with lines of prefills and of decodes: the streams' pace with prefill in between and without. None: open."""
         found, policy = interference(case.signals.load), case.policy
-        if found is None or min(len(found.without), len(found.mixed)) < policy.min_mixed_steps:
+        if found is None or min(len(found.without), found.prefills) < policy.min_mixed_steps:
             return None
         ratio, share = found.slowdown, found.lost_share
         argument.say(
@@ -240,7 +261,7 @@ class PrefillInterference(Hypothesis):
             unit="ratio",
             compared_with=f"{len(found.without)} lines without prefill",
             source=case.signals.counters["tokens_prefill"].source,
-            samples=len(found.mixed),
+            samples=found.prefills,
         )
         if ratio >= policy.mixed_slow_ratio and share >= policy.material_stall_share:
             return argument.conclude(Verdict.SUPPORTED, share)

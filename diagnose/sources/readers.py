@@ -223,6 +223,33 @@ def _read_log(content: Content) -> Reading:
     return reading
 
 
+def _is_kernel_table(content: Content) -> bool:
+    from diagnose.sources.kernel_table import is_kernel_table
+
+    return is_kernel_table(content.head_text)
+
+
+def _read_kernel_table(content: Content) -> Reading:
+    from diagnose.sources.kernel_table import read_kernel_table
+
+    found = read_kernel_table(content.name, content.text())
+    if found is None:
+        raise SourceError(f"{content.name}: a profiler's table without a device kernel in it: profile the device, too")
+    return Reading(others=[found])
+
+
+def _is_step_runs(content: Content) -> bool:
+    from diagnose.sources.step_runs import is_step_runs
+
+    return is_step_runs(content.head_text)
+
+
+def _read_step_runs(content: Content) -> Reading:
+    from diagnose.sources.step_runs import read_step_runs
+
+    return Reading(others=[read_step_runs(content.name, content.text())])
+
+
 def _looks_like(content: Content) -> str:
     """What was given instead of evidence, in a few words."""
     try:
@@ -252,4 +279,6 @@ READERS: tuple[Reader, ...] = (
     Reader("output of py-spy", _is_py_spy, _read_py_spy),
     Reader("a server's state in JSON", _is_state, _read_state),
     Reader("an engine's log", _is_log, _read_log),
+    Reader("a profiler's table of kernels", _is_kernel_table, _read_kernel_table),
+    Reader("a summary of steps by phase", _is_step_runs, _read_step_runs),
 )
