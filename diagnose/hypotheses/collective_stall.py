@@ -62,9 +62,7 @@ class CollectiveStall(Hypothesis):
             return self._judge_ranks(case, argument, skew, part)
         if share < policy.negligible_share and (part is None or part < policy.dominant_share):
             return argument.conclude(Verdict.REFUTED, part)
-        self._lacks_ranks(case, argument)
-        holds = max(share, part or 0.0) >= policy.dominant_share
-        return argument.conclude(Verdict.SUPPORTED if holds else Verdict.UNDETERMINED, part)
+        return self._one_rank(case, argument, max(share, part or 0.0), part)
 
     def _judge_table(self, case: Case, argument: Argument, kernels: KernelTotals) -> Judgement:
         """Shares of the device's time alone: which step they belong to is not known."""
@@ -84,15 +82,18 @@ class CollectiveStall(Hypothesis):
             return argument.conclude(Verdict.NOT_APPLICABLE)
         if share + unlisted < policy.negligible_share:
             return argument.conclude(Verdict.REFUTED)
-        self._lacks_ranks(case, argument)
-        return argument.conclude(Verdict.SUPPORTED if share >= policy.dominant_share else Verdict.UNDETERMINED)
+        return self._one_rank(case, argument, share, None)
 
-    def _lacks_ranks(self, case: Case, argument: Argument) -> None:
-        argument.lacks(
-            "a trace of every rank over the same steps",
-            "on one rank the transfer and the wait for a late rank look the same",
-            command_trace(case),
-        )
+    def _one_rank(self, case: Case, argument: Argument, share: float, part: float | None) -> Judgement:
+        """Of one rank: collectives that hold most of it are the cause, whichever of the two they are."""
+        alike = "on one rank the transfer and the wait for a late rank look the same"
+        if share >= case.policy.dominant_share:
+            argument.say(
+                Stance.CONTEXT, f"whether the link is slow or another rank late is open: {alike}, traces of all ranks tell"
+            )
+            return argument.conclude(Verdict.SUPPORTED, part)
+        argument.lacks("a trace of every rank over the same steps", alike, command_trace(case))
+        return argument.conclude(Verdict.UNDETERMINED, part)
 
     def _judge_ranks(self, case: Case, argument: Argument, skew: RankSkew, part: float | None) -> Judgement:
         policy = case.policy

@@ -163,7 +163,7 @@ POSTED = [
         primary="collective_stall",
         says=(
             ("collective_stall", "84 % of the device's time, from 0.6 ms to 1.1 ms each"),
-            ("collective_stall", "a trace of every rank"),
+            ("collective_stall", "traces of all ranks tell"),
             ("bandwidth_saturation", "take 13 % of the device's time"),
         ),
         why="The thread calls the host refuted. A table of kernels has no idle time in it, and a rank that its host delays makes "
