@@ -69,7 +69,9 @@ class CollectiveStall(Hypothesis):
         policy, share = case.policy, kernels.share(KernelClass.COMM)
         unlisted = 1 - kernels.listed_share
         extremes = kernels.comm_range_ns
-        between = "" if extremes is None else f", from {seconds(extremes[0] / 1e9)} to {seconds(extremes[1] / 1e9)} each"
+        between = (
+            "" if extremes is None else f", from {seconds(extremes[0] / 1e9)} to {seconds(extremes[1] / 1e9)} each"
+        )
         argument.say(
             Stance.FOR if share >= policy.comm_share_high else Stance.AGAINST,
             f"collectives take {percent(share)} of the device's time{between}",
@@ -89,7 +91,8 @@ class CollectiveStall(Hypothesis):
         alike = "on one rank the transfer and the wait for a late rank look the same"
         if share >= case.policy.dominant_share:
             argument.say(
-                Stance.CONTEXT, f"whether the link is slow or another rank late is open: {alike}, traces of all ranks tell"
+                Stance.CONTEXT,
+                f"whether the link is slow or another rank late is open: {alike}, traces of all ranks tell",
             )
             return argument.conclude(Verdict.SUPPORTED, part)
         argument.lacks("a trace of every rank over the same steps", alike, command_trace(case))

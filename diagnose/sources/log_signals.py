@@ -19,6 +19,8 @@ _FAILURES = frozenset(
     {"out_of_memory", "engine_dead", "collective_timeout", "collective_failed", "device_error", "leak"}
 )
 """Events that a healthy engine never logs: counted as failures."""
+_OF_EACH_ENGINE = frozenset({"max_sequences", "pool_tokens", "pool_blocks"})
+"""Stated by each engine for itself: several engines of one log have so much together."""
 _LOOK_BACK_SECONDS = 600.0
 """What happened so long before a window may still be what is seen in it."""
 _CLOCKS_APART_SECONDS = 5.0
@@ -70,10 +72,12 @@ class LogEvidence:
             notes=self._of_another_time(span, bool(samples or steps)),
             info={name: value for name, value in log.facts.items() if name not in FACTS_AS_GAUGES},
         )
-        for name in FACTS_AS_GAUGES & log.facts.keys():
-            signals.gauges[name] = Gauge((float(log.facts[name].replace(",", "")),), "start-up log")
         _read_load(signals, samples)
         signals.load = _load_points(samples)
+        _read_replicas(signals, samples)
+        for name in FACTS_AS_GAUGES & log.facts.keys():
+            count = (signals.num_replicas or 1) if name in _OF_EACH_ENGINE else 1
+            signals.gauges[name] = Gauge((count * float(log.facts[name].replace(",", "")),), "start-up log")
         if steps:
             counted = [step.counted for step in steps]
             add_steps(signals, counted, steps[0].line.name, steps[0].line.coverage)
@@ -168,6 +172,22 @@ def _read_load(signals: Signals, samples: list[LoadSample]) -> None:
         if any(sample.values[index] is not None for one in instances.values() for sample in one):
             growth = sum(_growth(figure, index, one) for one in instances.values())
             signals.counters[signal] = Counter(growth, line.name, figure.coverage, figure.late)
+
+
+def _read_replicas(signals: Signals, samples: Sequence[LoadSample]) -> None:
+    """Each of several engines whose lines are in one log (data parallelism, several pods) as a replica."""
+    each: dict[str, list[LoadSample]] = {}
+    for sample in samples:
+        if sample.instance and any(figure.signal == "running" for figure in sample.line.figures):
+            each.setdefault(sample.instance, []).append(sample)
+    if len(each) < 2:
+        return
+    signals.num_replicas = len(each)
+    for name, own in sorted(each.items()):
+        one = Signals(signals.dialect, _length(own, ()), 0, num_replicas=1, usage=signals.usage)
+        _read_load(one, own)
+        one.load = _load_points(own)
+        signals.replicas[name] = one
 
 
 def _load_points(samples: Sequence[LoadSample]) -> tuple[LoadPoint, ...]:
