@@ -124,8 +124,8 @@ def diagnose_command(
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
     SOURCES are any mix of what you have of one target: its URL (http://host:port), those of its replicas and of an exporter
-    beside it, its log, a recording made by `stallscope record`, step records, a torch profiler's traces (one per rank), two or more scrapes of
-    /metrics in time order. Files are recognised by what they hold, gzip or not; `-` is standard input.
+    beside it, its log, a recording made by `stallscope record`, step records, a torch profiler's traces (one per rank), two or
+    more scrapes of /metrics in time order. Files are recognised by what they hold, gzip or not; `-` is standard input.
 
     \b
     stallscope diagnose http://127.0.0.1:8000 --window 20s --log engine.log
@@ -237,8 +237,8 @@ def _look_at_sources(asked: _Asked, *, quiet: bool) -> _Seen:
         observation, interrupted = watch_targets(live, window, asked.interval or 1.0, asked.pid, quiet=quiet)
         if beside is not None:
             beside.add_to(observation)
-        arguments = " ".join([peer.target for peer in observation.replicas]) or None
-        return _Seen(observation, good, is_live=True, interrupted=interrupted, arguments=arguments)
+        urls = " ".join([peer.target for peer in observation.replicas]) or None
+        return _Seen(observation, good, is_live=True, interrupted=interrupted, arguments=urls)
     if asked.pid is not None:
         from diagnose.commands.watching import watch_process
 

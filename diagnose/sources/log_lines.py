@@ -3,7 +3,7 @@
 docker       {"log":"text\n","stream":"stderr","time":"2026-11-30T04:11:14.123Z"}
 CRI          2026-11-30T04:11:14.123456789Z stderr F text        (P: the line goes on in the next one)
 journald     {"MESSAGE":"text","__REALTIME_TIMESTAMP":"1796011269059724",...}, or `Nov 30 04:11:14 host unit[1]: text`
-others       JSON with a message and a time, `[pod/a/b] text` of kubectl, `a-1  | text` of compose, `a b text` of stern, ANSI colours
+others       JSON with a message and a time, ANSI colours; kubectl's `[pod/a/b] text`, compose's `a-1  | text`, stern's `a b text`
 """
 
 import json

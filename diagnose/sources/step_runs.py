@@ -13,7 +13,7 @@ _PHASE = re.compile(
     r"^\W*(?:[\d:.,T-]+\W+)?(?:(?P<prefill>prefill|extend|context)|(?P<decode>decode|generation)|(?P<mixed>mixed))\b",
     re.IGNORECASE,
 )
-_COUNT = re.compile(r"[x×] ?(\d+)\b|\b(\d+) ?[x×]|\b(\d+) steps?\b", re.IGNORECASE)
+_COUNT = re.compile(r"[x\u00d7] ?(\d+)\b|\b(\d+) ?[x\u00d7]|\b(\d+) steps?\b", re.IGNORECASE)
 _TIME = re.compile(r"\b(\d+(?:\.\d+)?) ?(ms|s|sec|min)\b")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0}
 _HISTOGRAMS = {"prefill": "step_prefill", "decode": "step_decode", "mixed": "step_mixed"}
@@ -22,7 +22,7 @@ _COVERAGE = "means over each run of steps"
 
 class StepRun(NamedTuple):
     phase: str
-    count: int
+    steps: int
     seconds: float
 
 
@@ -34,7 +34,7 @@ class StepRunEvidence:
 
     @property
     def origin(self) -> str:
-        return f"{self.name}: a summary of {sum(run.count for run in self.runs):,} steps by phase"
+        return f"{self.name}: a summary of {sum(run.steps for run in self.runs):,} steps by phase"
 
     def events(self, span: Span | None) -> Iterable[Event]:
         return ()
@@ -43,13 +43,13 @@ class StepRunEvidence:
         """Whatever the window: a time of day has no date."""
         signals = Signals(STEP_RUNS, sum(run.seconds for run in self.runs), 0)
         for phase, histogram in _HISTOGRAMS.items():
-            values = [run.seconds / run.count for run in self.runs if run.phase == phase for _ in range(run.count)]
+            values = [run.seconds / run.steps for run in self.runs if run.phase == phase for _ in range(run.steps)]
             if values:
                 signals.histograms[histogram] = histogram_of(values, STEP_RUNS, _COVERAGE)
         longest = _longest_wait(self.runs)
         if longest is not None:
             signals.gauges["prefill_run_seconds"] = Gauge((longest.seconds,), STEP_RUNS)
-            signals.gauges["prefill_run_steps"] = Gauge((float(longest.count),), STEP_RUNS)
+            signals.gauges["prefill_run_steps"] = Gauge((float(longest.steps),), STEP_RUNS)
         return signals
 
 
@@ -59,7 +59,7 @@ def _longest_wait(runs: Sequence[StepRun]) -> StepRun | None:
     began, count, passed = False, 0, 0.0
     for run in runs:
         if run.phase == "prefill":
-            count, passed = count + run.count, passed + run.seconds
+            count, passed = count + run.steps, passed + run.seconds
             continue
         if began and count and (longest is None or passed > longest.seconds):
             longest = StepRun("prefill", count, passed)

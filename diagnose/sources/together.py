@@ -1,4 +1,4 @@
-"""Watches of several targets at the same time: replicas of one service, or what stands beside a target (an exporter, a router)."""
+"""Watches of several targets at once: replicas of one service, or what stands beside a target (an exporter, a router)."""
 
 from collections.abc import Iterable, Mapping
 from threading import Thread

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from diagnose.assembly import assemble
 from diagnose.fleet import differing, join
 from diagnose.policy import DEFAULT_POLICY

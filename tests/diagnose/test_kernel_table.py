@@ -1,8 +1,11 @@
 """Tables of kernels as profilers print them, and a person's summary of steps: what they prove without steps or order."""
 
+from pathlib import Path
+
 import pytest
 
 from diagnose.commands.diagnose import judge
+from diagnose.diagnosis import Diagnosis
 from diagnose.errors import SourceError
 from diagnose.sources.files import read_files
 from diagnose.sources.kernel_table import read_kernel_table
@@ -69,7 +72,7 @@ def test_the_shortest_and_the_longest_collective(text):
     assert found.totals.comm_range_ns == (5e5, 7e5)
 
 
-def look(path, text):
+def look(path: Path, text: str) -> Diagnosis:
     path.write_text(text)
     observation = read_files([str(path)], None).observation()
     return judge(observation, None, (), is_live=False, target=observation.target)
