@@ -163,6 +163,11 @@ def _nothing_known(observation: Observation) -> NotEnough | TargetError:
 
 def _too_little(observation: Observation) -> str:
     known = f" ({'; '.join(observation.recognised)})" if observation.recognised else ""
+    if not observation.scrapes and known:
+        return (
+            f"{observation.target}: one moment or settings, and no window{known}; give it beside a log, two scrapes of /metrics, "
+            "a recording or the live target"
+        )
     return (
         f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
         f"Give a second file, a recording, a log, or watch the live target{known}"

@@ -97,6 +97,8 @@ class LogTable:
     facts: tuple[FactLine, ...] = ()
     events: tuple[EventLine, ...] = ()
     usage: Usage | None = None
+    silent: str = ""
+    """Why a log may hold no line about load, and how to have them."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """As of a dialect, for a log alone."""
 

@@ -69,7 +69,7 @@ class LogEvidence:
             usage=engine.usage if engine is not None else None,
             free_includes_reclaimable=True if engine is not None and engine.usage is not None else None,
             advice=engine.cannot if engine is not None else {},
-            notes=self._of_another_time(span, bool(samples or steps)),
+            notes=(*self._of_another_time(span, bool(samples or steps)), *self._silent(span)),
             info={name: value for name, value in log.facts.items() if name not in FACTS_AS_GAUGES},
         )
         _read_load(signals, samples)
@@ -83,6 +83,13 @@ class LogEvidence:
             add_steps(signals, counted, steps[0].line.name, steps[0].line.coverage)
         self._read_failures(signals, span)
         return signals
+
+    def _silent(self, span: Span | None) -> tuple[str, ...]:
+        log = self.log
+        if span is not None or log.samples or log.steps:
+            return ()
+        why = log.engine.silent if log.engine is not None else ""
+        return (f"{log.name}: none of its {log.num_lines:,} lines tells of load{f' ({why})' if why else ''}",)
 
     def _of_another_time(self, span: Span | None, used: bool) -> tuple[str, ...]:
         log = self.log
