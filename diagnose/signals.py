@@ -126,12 +126,15 @@ HISTOGRAMS = (
     "step_mixed",
     "step_prefill",
     "step_recompute",
+    "forward_decode",
+    "forward_mixed",
     "schedule",
     "lock_wait",
     "block_residency",
     "block_reuse",
     "ghost_age",
     "kv_transfer",
+    "kv_transfer_post",
 )
 
 

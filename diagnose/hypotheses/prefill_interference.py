@@ -38,6 +38,7 @@ class PrefillInterference(Hypothesis):
             argument.say(
                 Stance.CONTEXT, "no prompt was booked in the window", value=0, unit="tokens", source=_source(case)
             )
+            self._pool_fills(case, argument)
             argument.lacks(
                 "prompt tokens in the step that computes them",
                 "this engine books a prompt when its prefill has ended: one may have run all through the window",
@@ -131,6 +132,26 @@ class PrefillInterference(Hypothesis):
         """Whether a prefill may have run that the counter does not know yet."""
         counter = case.signals.counters.get("tokens_prefill")
         return counter is not None and counter.late and case.signals.peak("running") != 0
+
+    def _pool_fills(self, case: Case, argument: Argument) -> None:
+        """Blocks that no generated token accounts for are those of a prompt that is being computed."""
+        usage, tokens, generated = (
+            case.signals.gauges.get("pool_usage"),
+            case.signals.last("pool_tokens"),
+            case.signals.delta("tokens_decode"),
+        )
+        if usage is None or tokens is None or generated is None:
+            return
+        grown = (usage.last - usage.values[0]) * tokens
+        if grown >= case.policy.min_prefix_tokens and grown * case.policy.dominant_share > generated:
+            argument.say(
+                Stance.FOR,
+                f"the pool took in {grown:,.0f} tokens while {generated:,.0f} were generated: a prompt was computed meanwhile",
+                value=grown,
+                unit="tokens",
+                source=usage.source,
+                samples=len(usage.values),
+            )
 
     def _stalls(self, case: Case, argument: Argument) -> None:
         share, factor = case.stall_share() or 0.0, case.policy.slow_gap_factor

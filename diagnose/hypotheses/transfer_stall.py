@@ -36,6 +36,7 @@ class TransferStall(Hypothesis):
             )
             return argument.conclude(Verdict.UNDETERMINED)
         failed = self._failures(case, argument)
+        self._posting(case, argument)
         share = self._share(case, argument)
         if share is not None and share >= policy.queue_dominates:
             return argument.conclude(Verdict.SUPPORTED)
@@ -70,6 +71,26 @@ class TransferStall(Hypothesis):
                 samples=len(waiting.values),
             )
         return failures is not None and failures.delta > 0
+
+    def _posting(self, case: Case, argument: Argument) -> None:
+        """What of a transfer is handing it to the network card piece by piece: no faster network shortens that."""
+        transfer, post = (case.signals.histograms.get(name) for name in ("kv_transfer", "kv_transfer_post"))
+        if transfer is None or post is None or not transfer.sum or not post.count:
+            return
+        share = min(1.0, post.sum / transfer.sum)
+        argument.say(
+            Stance.CONTEXT,
+            f"{percent(share)} of the transfer time is posting descriptors"
+            + (
+                ": larger blocks or merged ones shorten it, a faster network does not"
+                if share >= case.policy.dominant_share
+                else ""
+            ),
+            value=share,
+            unit="share",
+            source=post.source,
+            samples=round(post.count),
+        )
 
     def _timed_out(self, case: Case, argument: Argument) -> bool:
         """Whether a log tells of deadlines that passed while a request waited for its blocks, and on which side."""
