@@ -126,7 +126,8 @@ def _dumped(families: list[dict[str, Any]]) -> Iterator[str]:
         for metric in family["metrics"]:
             if not isinstance(metric, dict):
                 continue
-            labels = metric.get("labels") if isinstance(metric.get("labels"), dict) else {}
+            stated = metric.get("labels")
+            labels: dict[str, Any] = stated if isinstance(stated, dict) else {}
             for bound, count in (metric.get("buckets") or {}).items():
                 yield f"{_series(name + '_bucket', labels | {'le': bound})} {count}"
             if "buckets" in metric or "count" in metric:
