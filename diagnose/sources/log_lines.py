@@ -100,6 +100,8 @@ def _from_json(raw: str) -> tuple[Line, bool]:
     text = message_of(value)
     if text is None:
         return Line(None, raw), False
+    if isinstance(value.get("span"), dict):  # Rust's tracing writes a request's figures beside its message
+        text = " ".join([text, *(f'{key}="{figure}"' for key, figure in value["span"].items())])
     docker = "log" in value and isinstance(value["log"], str)
     return Line(_json_time(value), text.rstrip("\n"), _pod(value)), docker and not text.endswith("\n")
 

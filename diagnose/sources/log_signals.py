@@ -11,7 +11,7 @@ from diagnose.load import LoadPoint
 from diagnose.observation import Event, Span
 from diagnose.signals import Counter, Gauge, Signals
 from diagnose.sources.engine_log import FACTS_AS_GAUGES, UNTIMED, EngineLog, LoadSample, LoggedStep, read_log
-from diagnose.sources.steps import add_steps
+from diagnose.sources.steps import add_steps, histogram_of
 from diagnose.stats import median
 from probes.recording import Entry
 
@@ -172,6 +172,11 @@ def _read_load(signals: Signals, samples: list[LoadSample]) -> None:
                 signals.gauges[signal] = Gauge(tuple(levels), source, stated[0][2].coverage)
             continue
         line, index, figure = stated[0]
+        if figure.reads is Reads.DURATION:
+            known = [value for sample in samples if sample.line is line and (value := sample.values[index]) is not None]
+            if known:
+                signals.histograms[signal] = histogram_of(known, line.name, figure.coverage)
+            continue
         instances: dict[str, list[LoadSample]] = {}
         for sample in samples:
             if sample.line is line:

@@ -14,6 +14,7 @@ from diagnose.errors import SourceError
 from diagnose.kernel_profile import KernelProfile
 from diagnose.observation import OtherSource
 from diagnose.sources.content import Content
+from diagnose.sources.log_lines import message_of, unwrapped
 from diagnose.sources.pages import TimedPage, is_metrics_json, pages_of_json, read_pages_of
 from diagnose.sources.trace_head import is_trace
 from diagnose.units import printable
@@ -206,9 +207,24 @@ def _is_log(content: Content) -> bool:
     from diagnose.sources.engine_log import looks_like_log
 
     text = content.head_text.lstrip()
-    if b"\x00" in content.head or text.startswith("[{") or _TABLE.match(text):
+    if b"\x00" in content.head or _TABLE.match(text):
         return False
+    if _ENTRIES.match(text):
+        return looks_like_log("\n".join(_entries(content)))
     return looks_like_log(text)
+
+
+_ENTRIES = re.compile(r"\[\s*\{")
+
+
+def _entries(content: Content) -> list[str]:
+    """Of an array of log entries, as a collector's export has them, the oldest first; empty for another array."""
+    answer = parse_json(content.text())
+    if not isinstance(answer, list) or not all(message_of(entry) is not None for entry in answer):
+        return []
+    lines = [json.dumps(entry) for entry in answer]
+    first, last = (next(unwrapped(iter([line]))).unix for line in (lines[0], lines[-1]))
+    return lines[::-1] if first is not None and last is not None and last < first else lines
 
 
 def _read_log(content: Content) -> Reading:
@@ -216,7 +232,9 @@ def _read_log(content: Content) -> Reading:
     from diagnose.sources.engine_log import read_log
     from diagnose.sources.log_signals import LogEvidence
 
-    log = read_log(content.name, content.lines(), content.modified_unix, content.within)
+    is_array = _ENTRIES.match(content.head_text.lstrip()) is not None
+    lines = iter(_entries(content)) if is_array else content.lines()
+    log = read_log(content.name, lines, content.modified_unix, content.within)
     if not log.num_read:
         raise SourceError(
             f"{content.name}: a log ({log.num_lines:,} lines), but none of them is one that this version reads; it reads logs of "

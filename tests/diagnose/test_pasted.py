@@ -255,3 +255,76 @@ def test_json_lines_are_still_a_log(paste):
 def test_the_answer_of_a_tool_that_failed_is_named(paste):
     said = refusal(paste, 'Error from server (NotFound): pods "vllm-0" not found\n')
     assert "it begins with 'Error from server (NotFound)" in said
+
+
+def test_an_export_of_a_log_collector_is_read_from_its_oldest_entry(paste):
+    """An array, as `gcloud logging read --format json` gives it, the newest first."""
+    entries = [
+        {"textPayload": line, "timestamp": f"2026-11-03T07:00:{10 * n:02}Z", "resource": {"labels": {"pod_name": "a"}}}
+        for n, line in enumerate(LINES)
+    ]
+    for text in (json.dumps(entries[::-1], indent=1), json.dumps(entries)):
+        signals = paste(text).case.signals
+        assert (signals.counters["tokens_decode"].delta, signals.length_seconds) == (3600, 40)
+
+
+@pytest.mark.parametrize("stamp", ["2026-11-03T07:00:{:02}+0000 host vllm[12]: ", "Nov 03 07:00:{:02} host vllm[12]: "])
+def test_a_journal_in_either_of_its_short_forms(paste, stamp):
+    text = "\n".join(stamp.format(10 * n) + line for n, line in enumerate(LINES))
+    signals = paste(text).case.signals
+    assert (signals.counters["tokens_decode"].delta, len(signals.gauges["running"].values)) == (3600, 4)
+
+
+TGI = (
+    '2025-05-01T01:31:{:02}.841342Z  INFO generate_stream{{parameters=GenerateParameters {{ best_of: None }} total_time="{}" '
+    'validation_time="5.669107ms" queue_time="{}" inference_time="1.2s" time_per_token="20.1ms" seed="None"}}: '
+    "text_generation_router::server: router/src/server.rs:424: Success"
+)
+
+
+def test_a_log_of_tgi_has_the_queue_time_of_each_request(paste):
+    diagnosis = paste("\n".join(TGI.format(n, "162.6s", "161.454300714s") for n in range(5)))
+    signals = diagnosis.case.signals
+    assert signals.histograms["queue_time"].mean == pytest.approx(161.454300714)
+    assert signals.histograms["e2e_latency"].count == 5
+    assert "queue time is 161.5 s of 162.6 s to the end of a request (99 %, means)" in texts(diagnosis, "queue_overload")
+    assert verdict(diagnosis, "queue_overload") == "undetermined", "whether the service itself slowed down is not in it"
+    assert paste(TGI.format(0, "685.1ms", "686.203µs")).case.signals.histograms["queue_time"].mean == pytest.approx(
+        686.203e-6
+    )
+
+
+def test_a_log_of_tgi_as_json(paste):
+    span = {"total_time": "2.5s", "queue_time": "1.5s", "name": "generate"}
+    line = {"timestamp": "2025-05-01T01:31:00Z", "level": "INFO", "message": "Success", "span": span}
+    assert paste("\n".join([json.dumps(line)] * 3)).case.signals.histograms["queue_time"].sum == 4.5
+
+
+def test_a_shard_of_tgi_that_was_killed_is_a_hard_failure(paste):
+    lines = [
+        "2024-08-11T09:36:31.932556Z ERROR shard-manager: text_generation_launcher: Shard process was signaled to shutdown with "
+        "signal 9 rank=0",
+        "2024-08-11T09:36:32.029976Z ERROR text_generation_launcher: Shard 0 failed to start",
+    ]
+    assert paste("\n".join(lines)).primary == "hard_failure"
+
+
+GENAI = {
+    "time_to_first_token": {"unit": "ms", "avg": 1500.0, "p50": 1400.0, "p99": 2900.0, "min": 1.0},
+    "inter_token_latency": {"unit": "ms", "avg": 12.5, "p99": 14.0},
+    "request_count": {"unit": "count", "avg": 100},
+}
+GENAI_CSV = (
+    "Metric,avg,min,max,p99,p95,p90,p75,p50,p25\n"
+    'Time To First Token (ms),"1,500.0",1.0,3000.0,"2,900.0",2.0,2.0,2.0,"1,400.0",2.0\n'
+    "Inter Token Latency (ms),12.5,1.0,20.0,14.0,13.0,13.0,13.0,12.0,11.0\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text", [json.dumps(GENAI), json.dumps(GENAI, indent=2), GENAI_CSV], ids=["json", "indented", "csv"]
+)
+def test_the_exports_of_genai_perf(paste, text):
+    gauges = paste(text).case.signals.gauges
+    assert gauges["client_ttft_mean"].last == 1.5
+    assert (gauges["client_ttft_p99"].last, gauges["client_itl_p99"].last) == (2.9, 0.014)
