@@ -287,7 +287,9 @@ def test_a_log_of_tgi_has_the_queue_time_of_each_request(paste):
     signals = diagnosis.case.signals
     assert signals.histograms["queue_time"].mean == pytest.approx(161.454300714)
     assert signals.histograms["e2e_latency"].count == 5
-    assert "queue time is 161.5 s of 162.6 s to the end of a request (99 %, means)" in texts(diagnosis, "queue_overload")
+    assert "queue time is 161.5 s of 162.6 s to the end of a request (99 %, means)" in texts(
+        diagnosis, "queue_overload"
+    )
     assert verdict(diagnosis, "queue_overload") == "undetermined", "whether the service itself slowed down is not in it"
     assert paste(TGI.format(0, "685.1ms", "686.203µs")).case.signals.histograms["queue_time"].mean == pytest.approx(
         686.203e-6
