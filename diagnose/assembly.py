@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from diagnose.continuity import limit_to_trusted
 from diagnose.dialects.bare import HOST, TRACE
 from diagnose.dialects.base import Dialect
 from diagnose.dialects.dcgm import device_signals, lay_beside
@@ -14,6 +15,7 @@ from diagnose.dialects.dcgm import speaks as is_dcgm
 from diagnose.dialects.registry import DIALECTS, engine_names, spoken, what_it_is
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.errors import NotEnough, TargetError
+from diagnose.fleet import differing, join
 from diagnose.observation import Observation, OtherSource, Scrape, length_of
 from diagnose.plausibility import implausible
 from diagnose.policy import Policy
@@ -34,7 +36,7 @@ class Assembled(NamedTuple):
 
 def assemble(observation: Observation, policy: Policy) -> Assembled:
     """Raises NotEnough when nothing has a window, TargetError when no page is an engine's and nothing else speaks."""
-    parts = [_part(observation, dialect, scrapes) for dialect, scrapes in _by_dialect(observation)]
+    parts, said = _own_parts(observation, policy)
     if observation.extras:
         _add_extras(observation)
     parts += [source.signals(observation.span) for source in observation.others]
@@ -61,6 +63,7 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
         merged,
         [
             *contradictions,
+            *said,
             *(note for part in parts for note in part.notes),
             *device.notes,
             *([_A_MOMENT] if is_moment and observation.scrapes else []),
@@ -69,6 +72,26 @@ def assemble(observation: Observation, policy: Policy) -> Assembled:
             *_client_side(merged, policy),
         ],
     )
+
+
+def _own_parts(observation: Observation, policy: Policy) -> tuple[list[Signals], list[str]]:
+    """What the pages say, and what is to be said of them: one part per dialect, or the sum of a service's replicas."""
+    if not observation.replicas:
+        return [_part(observation, dialect, scrapes) for dialect, scrapes in _by_dialect(observation)], []
+    each: dict[str, Signals] = {}
+    said: list[str] = []
+    for one in observation.replicas:
+        if len(one.leading) < 2:
+            said.append(f"{one.target}: left out, {len(one.leading)} scrape has no window")
+            continue
+        each[one.target], notes = assemble(one, policy)
+        said += [f"{one.target}: {note}" for note in [*notes, *limit_to_trusted(one, each[one.target], policy)]]
+        observation.recognised += [f"{one.target}: {line}" for line in one.recognised]
+    if len(each) < 2:
+        return list(each.values()), said
+    if any(signals.steps for signals in each.values()):
+        said.append("step records are of one replica each and are left out here: diagnose its URL alone for them")
+    return [join(each)], [*said, *differing(each)]
 
 
 def _add_extras(observation: Observation) -> None:
@@ -140,6 +163,11 @@ def _nothing_known(observation: Observation) -> NotEnough | TargetError:
 
 def _too_little(observation: Observation) -> str:
     known = f" ({'; '.join(observation.recognised)})" if observation.recognised else ""
+    if not observation.scrapes and known:
+        return (
+            f"{observation.target}: one moment or settings, and no window{known}; give it beside a log, two scrapes of /metrics, "
+            "a recording or the live target"
+        )
     return (
         f"{observation.target}: {len(observation.scrapes)} scrape has no window; counters need two. "
         f"Give a second file, a recording, a log, or watch the live target{known}"

@@ -10,7 +10,7 @@ from diagnose.hypotheses.base import command_live, set_knob, set_while_serving, 
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.protocol import Measurement
 from diagnose.units import percent
-from diagnose.verdict import Judgement, Verdict
+from diagnose.verdict import Judgement, Stance, Verdict
 
 
 class DecisionKind(StrEnum):
@@ -66,6 +66,12 @@ def has_regression(case: Case) -> bool:
     return bool(case.itl_moved()) or bool(case.breaches())
 
 
+def is_suspected(finding: Finding) -> bool:
+    """Open, with measured evidence for it and none against: that is not nothing wrong, whatever the latency shows."""
+    stances = {item.stance for item in finding.judgement.evidence}
+    return finding.verdict is Verdict.UNDETERMINED and Stance.FOR in stances and Stance.AGAINST not in stances
+
+
 def decide(case: Case, findings: list[Finding], primary: str | None, protocol: tuple[Measurement, ...]) -> Decision:
     supported = {f.name: f for f in findings if f.is_supported}
     if "hard_failure" in supported:
@@ -80,7 +86,7 @@ def decide(case: Case, findings: list[Finding], primary: str | None, protocol: t
     if causes:
         return _experiment(case, primary or causes[0].name)
     undetermined = [f for f in findings if f.verdict is Verdict.UNDETERMINED and f.causes_latency]
-    if has_regression(case) or (undetermined and case.itl_moved() is None):
+    if has_regression(case) or (undetermined and case.itl_moved() is None) or any(map(is_suspected, undetermined)):
         return _measure(case, protocol)
     return _nothing(case, findings)
 

@@ -1,4 +1,4 @@
-"""What a profiler's trace holds of one process: device time by class, and the steps that its annotations mark."""
+"""What a profiler says of one process: device time by class, and of a trace the steps that its annotations mark."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -87,6 +87,29 @@ class KernelProfile:
         count; None when none is written."""
         counts = sorted((step.num_kv_writes for step in self.steps if step.num_kv_writes), reverse=True)
         return counts[len(counts) // 10] if counts else None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTotals:
+    """A profiler's table: device time by kernel over a whole run. It knows no step, no order and no idle time."""
+
+    form: str
+    """Whose table it is."""
+    class_ns: Mapping[KernelClass, float]
+    """Of the kernels that are listed."""
+    total_ns: float
+    """Of all kernels, those that the table leaves out included; at least what is listed."""
+    num_kernels: int
+    """Launches of the listed ones."""
+    comm_range_ns: tuple[float, float] | None = None
+    """Shortest and longest collective; None without one, or when the table has no extremes."""
+
+    @property
+    def listed_share(self) -> float:
+        return sum(self.class_ns.values()) / self.total_ns
+
+    def share(self, *kinds: KernelClass) -> float:
+        return sum(self.class_ns.get(kind, 0.0) for kind in kinds) / self.total_ns
 
 
 def late_launch_share(profile: KernelProfile) -> float | None:

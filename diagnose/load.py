@@ -54,6 +54,8 @@ class Interference(NamedTuple):
     without: tuple[float, ...]
     """Tokens per second of one stream."""
     mixed: tuple[float, ...]
+    prefills: int
+    """Lines of prefills in those intervals: one long prompt is many chunks in a single one."""
 
     @property
     def slowdown(self) -> float:
@@ -71,13 +73,14 @@ def interference(points: Sequence[LoadPoint]) -> Interference | None:
     """Of an engine that logs prefills and decodes in lines of their own; None without both kinds of intervals, or when the two
     kinds had batches of different sizes. The pace after an idle time holds that time, and is left out."""
     kinds: dict[bool, list[LoadPoint]] = {False: [], True: []}
-    began, prefills = False, list[LoadPoint]()
+    began, prefills, num_prefills = False, list[LoadPoint](), 0
     for point in points:
         if point.decode_tokens_per_second is None:
             prefills.append(point)
             continue
         if began and point.running and point.decode_tokens_per_second and all(one.streams for one in prefills):
             kinds[bool(prefills)].append(point)
+            num_prefills += len(prefills)
         began, prefills = True, []
     if not kinds[False] or not kinds[True]:
         return None
@@ -87,7 +90,7 @@ def interference(points: Sequence[LoadPoint]) -> Interference | None:
     without, mixed = (
         tuple((p.decode_tokens_per_second or 0.0) / (p.running or 1.0) for p in found) for found in kinds.values()
     )
-    return Interference(without, mixed)
+    return Interference(without, mixed, num_prefills)
 
 
 _LIKE_BATCH = 1.25

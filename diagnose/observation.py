@@ -125,6 +125,8 @@ class Observation:
     """Of the target's threads, where it runs on this machine and was looked at."""
     profiles: list[KernelProfile] = field(default_factory=list)
     """Traces, one per process that was profiled; whether they are complete is not judged yet."""
+    replicas: list["Observation"] = field(default_factory=list)
+    """Of a service: what was seen of each of its replicas. Its own scrapes are then none."""
 
     @property
     def leading(self) -> list[Scrape]:
@@ -135,11 +137,13 @@ class Observation:
     @property
     def length_seconds(self) -> float | None:
         """First to last scrape; None when a scrape has no time, time ran backwards, or there are fewer than two."""
-        return length_of(self.leading)
+        return self.replicas[0].length_seconds if self.replicas else length_of(self.leading)
 
     @property
     def span(self) -> Span | None:
         """None where the length is unknown."""
+        if self.replicas:
+            return self.replicas[0].span
         times = [scrape.unix for scrape in self.leading if scrape.unix is not None]
         return Span(times[0], times[-1]) if self.length_seconds is not None else None
 

@@ -9,7 +9,13 @@ _STILL_LINES = 3
 
 def implausible(signals: Signals) -> list[str]:
     """For the report's warnings."""
-    return [*_above_the_cap(signals), *_still_pool(signals), *_more_found_than_asked(signals)]
+    return [
+        *_above_the_cap(signals),
+        *_still_pool(signals),
+        *_moving_average(signals),
+        *_more_found_than_asked(signals),
+        *_more_begun_than_finished(signals),
+    ]
 
 
 def _above_the_cap(signals: Signals) -> Iterator[str]:
@@ -35,6 +41,31 @@ def _still_pool(signals: Signals) -> Iterator[str]:
 
 
 def _more_found_than_asked(signals: Signals) -> Iterator[str]:
+    hits, asked = signals.delta("prefix_hit_tokens"), signals.delta("prefix_query_tokens")
+    if hits is not None and asked is not None and hits > asked > 0:
+        yield (
+            f"{hits:,.0f} prompt tokens were found in the cache by {signals.counters['prefix_hit_tokens'].source}, and only "
+            f"{asked:,.0f} looked up: one of them counts preempted requests again, and no hit rate is made of the two"
+        )
+
+
+def _more_begun_than_finished(signals: Signals) -> Iterator[str]:
+    """Requests that were running at the window's ends differ between the two, and no more."""
+    first, finished = signals.histograms.get("time_to_first_token"), signals.delta("requests_finished")
+    if first is None or not finished or signals.num_scrapes < 2:
+        return
+    inside = (signals.peak("running") or 0.0) + (signals.peak("waiting") or 0.0)
+    if first.count > _MANY_MORE * finished and first.count - finished > inside:
+        yield (
+            f"{first.count:,.0f} first tokens and {finished:,.0f} finished requests: aborted requests, or preempted ones that "
+            "are counted again; the difference is no failure rate, and preemptions and aborts tell which of the two it is"
+        )
+
+
+_MANY_MORE = 1.25
+
+
+def _moving_average(signals: Signals) -> Iterator[str]:
     hits = signals.gauges.get("prefix_hit_rate")
     if hits is not None and len(hits.values) >= _STILL_LINES and hits.last > hits.values[0]:
         yield (

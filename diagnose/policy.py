@@ -218,6 +218,13 @@ class Policy:
     comm_share_high: float = 0.20
     """Collectives hold the device noticeably from a fifth of its time: over NVLink a tuned group stays under a tenth."""
 
+    leak_least_share: float = 0.001
+    """A thousandth of the pool: engines keep a block or two for themselves, which some count as used."""
+
+    reading_share_low: float = 0.20
+    """Kernels that read weights and cache, under a fifth of all kernel time: even where others overlap them whole, the memory
+    bandwidth holds at most a quarter of the time."""
+
     rank_skew_share: float = 0.10
     """Ranks wait for the slowest one from a tenth of the step: what balancing the ranks would win."""
 

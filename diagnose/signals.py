@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from diagnose.dialects.base import Usage
-from diagnose.kernel_profile import KernelProfile
+from diagnose.kernel_profile import KernelProfile, KernelTotals
 from diagnose.load import LoadPoint
 from diagnose.stats import Bounds, bucket_quantile
 from probes.host_profile import HostProfile
@@ -15,7 +15,9 @@ BENCHMARK = "benchmark"
 """Dialect of what load generators report."""
 DEVICE = "nvidia-smi"
 STACKS = "py-spy"
-BESIDE = frozenset({BENCHMARK, DEVICE, STACKS})
+KERNELS = "a table of kernels"
+STEP_RUNS = "a summary of steps"
+BESIDE = frozenset({BENCHMARK, DEVICE, STACKS, KERNELS, STEP_RUNS})
 """Sources that say something of a target without a window of its own."""
 
 # Names of canonical signals. Counters and histograms are window deltas, gauges are series of samples.
@@ -68,6 +70,8 @@ GAUGES = (
     "accept_length",
     "kv_tokens",
     "streams_before_prefill",
+    "prefill_run_seconds",
+    "prefill_run_steps",
     "prefix_hit_rate",
     "blocks_active",
     "blocks_reclaimable",
@@ -122,12 +126,15 @@ HISTOGRAMS = (
     "step_mixed",
     "step_prefill",
     "step_recompute",
+    "forward_decode",
+    "forward_mixed",
     "schedule",
     "lock_wait",
     "block_residency",
     "block_reuse",
     "ghost_age",
     "kv_transfer",
+    "kv_transfer_post",
 )
 
 
@@ -241,6 +248,8 @@ class Signals:
     """Complete ones, by rank."""
     unseen_share: float = 0.0
     """Share of the window in which scrapes are missing: gauges say nothing of it, counters do."""
+    kernels: KernelTotals | None = None
+    """A profiler's table of them, which knows no steps."""
     restarted: bool = False
     running_before_restart: float = 0.0
 

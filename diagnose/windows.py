@@ -1,6 +1,6 @@
 """From scrapes to signals through one dialect: counters and histograms become window deltas with resets detected."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
@@ -10,6 +10,7 @@ from diagnose.dialects.base import Alias, Dialect, Failures
 from diagnose.dialects.reading import SUM, buckets, cumulative, level, named, source
 from diagnose.dialects.view import PageView
 from diagnose.signals import Counter, Gauge, HistogramWindow, Signals
+from diagnose.units import printable
 from probes.host_profile import HostProfile
 
 
@@ -36,6 +37,7 @@ def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: floa
         _detect_restart(signals)
     elif pages:
         _read_never(signals, pages, dialect)
+    signals.notes = tuple(_several_models(views, dialect))
     engines = _engines(views, dialect)
     if len(engines) > 1:
         signals.num_replicas = len(engines)
@@ -43,6 +45,19 @@ def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: floa
             own = [_of_one_engine(view, label, value) for view in views]
             signals.replicas[f"{label}={value}"] = read_pages(own, dialect, length_seconds)
     return signals
+
+
+def _several_models(views: Sequence[PageView], dialect: Dialect) -> Iterator[str]:
+    running = named(views, dialect.gauges.get("running", ()))
+    if running is None:
+        return
+    keys = {key for view in views for key, _ in view.series(running.metric)}
+    models = sorted({value for key in keys for label, value in key if label == "model_name"})
+    if len(models) > 1:
+        yield (
+            f"series of {len(models)} models are on one page ({', '.join(map(printable, models[:4]))}): the figures are sums "
+            "over them, of shares the highest"
+        )
 
 
 def _engines(views: Sequence[PageView], dialect: Dialect) -> list[tuple[str, str]]:

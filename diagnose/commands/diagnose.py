@@ -1,7 +1,6 @@
 """`stallscope diagnose`."""
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from diagnose.assembly import assemble
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
 from diagnose.commands.params import DeviceName, Duration, Moment, Pid, ReportedLatency, Slo, is_url
-from diagnose.commands.progress import reading_progress, watch_progress
+from diagnose.commands.progress import reading_progress
 from diagnose.commands.prometheus import (
     DEFAULT_WINDOW_SECONDS,
     PrometheusOptions,
@@ -24,7 +23,7 @@ from diagnose.continuity import limit_to_trusted
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.errors import SourceError
 from diagnose.hardware import Devices
-from diagnose.observation import Cut, Observation, When, observe
+from diagnose.observation import Cut, Observation, When
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.profiles import use_profiles
 from diagnose.signals import Signals
@@ -124,9 +123,9 @@ def diagnose_command(
 ) -> NoReturn:
     """Say why the tokens of SOURCES are late, with evidence, and what to do next.
 
-    SOURCES are any mix of what you have of one target: its URL (http://host:port) and that of an exporter beside it, its log, a
-    recording made by `stallscope record`, step records, a torch profiler's traces (one per rank), two or more scrapes of
-    /metrics in time order. Files are recognised by what they hold, gzip or not; `-` is standard input.
+    SOURCES are any mix of what you have of one target: its URL (http://host:port), those of its replicas and of an exporter
+    beside it, its log, a recording made by `stallscope record`, step records, a torch profiler's traces (one per rank), two or
+    more scrapes of /metrics in time order. Files are recognised by what they hold, gzip or not; `-` is standard input.
 
     \b
     stallscope diagnose http://127.0.0.1:8000 --window 20s --log engine.log
@@ -233,10 +232,17 @@ def _look_at_sources(asked: _Asked, *, quiet: bool) -> _Seen:
         return _Seen(observation, of_good_time or good, is_live=False, arguments=arguments)
     window = asked.window or LIVE_WINDOW_SECONDS
     if live:
-        observation, interrupted = _watch(live, window, asked.interval or 1.0, beside, asked.pid, quiet=quiet)
-        return _Seen(observation, good, is_live=True, interrupted=interrupted)
+        from diagnose.commands.watching import watch_targets
+
+        observation, interrupted = watch_targets(live, window, asked.interval or 1.0, asked.pid, quiet=quiet)
+        if beside is not None:
+            beside.add_to(observation)
+        urls = " ".join([peer.target for peer in observation.replicas]) or None
+        return _Seen(observation, good, is_live=True, interrupted=interrupted, arguments=urls)
     if asked.pid is not None:
-        return _Seen(_watch_process(asked.pid, window, quiet=quiet), good, is_live=not asked.sources)
+        from diagnose.commands.watching import watch_process
+
+        return _Seen(watch_process(asked.pid, window, quiet=quiet), good, is_live=not asked.sources)
     observation = _read(files, asked.interval, asked.within, quiet=quiet).observation()
     return _Seen(observation, good, is_live=not asked.sources)
 
@@ -263,62 +269,6 @@ def _supplement(device: Devices | None, model_config: Path | None) -> Supplement
     from diagnose.model_config import read_model_config
 
     return Supplement(device, read_model_config(model_config))
-
-
-def _watch_process(pid: int, window: float, *, quiet: bool) -> Observation:
-    """For a server that has no page to read."""
-    from diagnose.commands.host import host_probe, pass_time
-
-    with (
-        host_probe(pid, window, time.time) as look,
-        watch_progress(f"watching process {pid}", window, quiet=quiet) as on_progress,
-    ):
-        pass_time(window, on_progress)
-        seen = look()
-    assert seen is not None
-    return observe(f"process {pid}", [seen])
-
-
-def _watch(
-    urls: Sequence[str], window: float, interval: float, beside: FileEvidence | None, pid: int | None, *, quiet: bool
-) -> tuple[Observation, bool]:
-    """What was seen, and whether the watch was interrupted. An interruption that leaves nothing to judge goes on upwards."""
-    # Not at the top: a diagnosis of files should not pay for an HTTP client, half of the command's time.
-    from diagnose.commands.host import host_probe
-    from diagnose.sources.clock import SystemClock
-    from diagnose.sources.http import Endpoint
-    from diagnose.sources.live import Watch
-    from diagnose.sources.together import Together
-
-    endpoint, others = Endpoint(urls[0]), [Endpoint(url) for url in urls[1:]]
-    interrupted = False
-    clock = SystemClock()
-    with (
-        host_probe(pid, window, clock.unix) as look,
-        watch_progress(f"watching {endpoint.url}", window, quiet=quiet) as on_progress,
-    ):
-        watch = Watch(endpoint, clock, on_progress=on_progress)
-        together = Together([Watch(other, SystemClock()) for other in others])
-        try:
-            together.start(window, interval)
-            watch.run(window, interval)
-        except KeyboardInterrupt:
-            if watch.num_pages < 2:
-                raise
-            interrupted = True
-        seen = look()
-        others_saw = together.entries(wait_seconds=0.0 if interrupted else window)
-    # Each target's answers stay in the order in which they came: a clock may have been set in between.
-    observation = observe(endpoint.url, [*watch.entries, *([] if seen is None else [seen]), *others_saw])
-    observation.warnings += together.problems
-    if beside is not None:
-        beside.add_to(observation)
-    if interrupted:
-        watched = observation.length_seconds or 0.0
-        observation.warnings.insert(
-            0, f"interrupted after {watched:.1f} s of {window:g} s: this is what was seen until then"
-        )
-    return observation, interrupted
 
 
 def _read(names: Sequence[str], interval: float | None, within: Cut | None, *, quiet: bool) -> FileEvidence:

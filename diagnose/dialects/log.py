@@ -19,6 +19,11 @@ class Reads(StrEnum):
     """So many since the line before."""
     TOTAL = "total"
     """So many since the start."""
+    DURATION = "duration"
+    """How long something took, as a Figure's second group is the unit of: an observation of a histogram."""
+
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class Figure:
         found = self.pattern.search(text)
         if found is None:
             return None
+        if self.reads is Reads.DURATION:
+            return float(found[1]) * _SECONDS[found[2]]
         more = self.plus.search(text) if self.plus is not None else None
         return float(found[1]) * self.factor + (float(more[1]) * self.factor if more is not None else 0.0)
 
@@ -97,6 +104,8 @@ class LogTable:
     facts: tuple[FactLine, ...] = ()
     events: tuple[EventLine, ...] = ()
     usage: Usage | None = None
+    silent: str = ""
+    """Why a log may hold no line about load, and how to have them."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """As of a dialect, for a log alone."""
 

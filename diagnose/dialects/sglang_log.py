@@ -84,5 +84,6 @@ SGLANG_LOG = LogTable(
         EventLine("engine_dead", "Scheduler watchdog timeout"),
     ),
     usage=Usage.ACTIVE,
+    silent="SGLang writes one per prefill batch and per 40 decode steps (--decode-log-interval), at log level info",
     cannot=SGLANG.cannot,
 )

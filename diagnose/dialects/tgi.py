@@ -33,6 +33,8 @@ TGI = Dialect(
                 method="prefill",
             ),
         ),
+        "forward_decode": (alias("tgi_batch_forward_duration", method="decode"),),
+        "forward_mixed": (alias("tgi_batch_forward_duration", method="prefill"),),
         "e2e_latency": (alias("tgi_request_duration"),),
         "queue_time": (alias("tgi_request_queue_duration"),),
     },

@@ -106,6 +106,7 @@ VLLM = Dialect(
             alias("vllm_nixl_xfer_time_seconds", since="0.12"),
             alias("vllm_mooncake_xfer_time_seconds", since="0.33"),
         ),
+        "kv_transfer_post": (alias("vllm_nixl_post_time_seconds", since="0.12"),),
         "block_residency": (alias("vllm_kv_block_lifetime_seconds", since="0.12", coverage=_SAMPLED),),
         "block_reuse": (alias("vllm_kv_block_reuse_gap_seconds", since="0.12", coverage=_SAMPLED),),
     },

@@ -125,6 +125,8 @@ VLLM_LOG = LogTable(
         EventLine("stopped", "[shutdown] API server: shutdown triggered"),
     ),
     usage=Usage.ACTIVE,
+    silent="vLLM writes one every 10 s while it works, unless --disable-log-stats or --api-server-count above 1 turns it off: "
+    "/metrics, or --enable-log-stats and one API server",
     cannot={
         **VLLM.cannot,
         "latency": "/metrics holds time to first token and inter-token latency: stallscope diagnose http://HOST:PORT --log FILE",

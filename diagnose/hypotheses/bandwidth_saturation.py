@@ -6,6 +6,7 @@ from diagnose.roofline import TRAFFIC_MODEL, ModelShape, StepShape, read_bytes
 from diagnose.stats import median
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
+from probes.kernel_patterns import ATTENTION, KernelClass
 
 
 class BandwidthSaturation(Hypothesis):
@@ -29,6 +30,8 @@ class BandwidthSaturation(Hypothesis):
         policy, analysis = case.policy, case.analysis
         if analysis.model is None:
             self._pace(case, argument)
+            if self._reading_is_little(case, argument):
+                return argument.conclude(Verdict.REFUTED)
             found = len(analysis.decode_steps)
             argument.lacks(
                 f"at least {policy.min_decode_steps} pure decode steps (found {found})",
@@ -62,6 +65,24 @@ class BandwidthSaturation(Hypothesis):
             return argument.conclude(Verdict.SUPPORTED, part)
         self._lacks(case, argument, shifted, usage)
         return argument.conclude(Verdict.UNDETERMINED, part)
+
+    def _reading_is_little(self, case: Case, argument: Argument) -> bool:
+        """Of a table of kernels: whether what reads weights and cache takes so little that it cannot be what holds the device."""
+        kernels = case.signals.kernels
+        if kernels is None:
+            return False
+        share = kernels.share(KernelClass.GEMM, KernelClass.MOE_GEMM, *ATTENTION)
+        most = share + 1 - kernels.listed_share
+        little = most < case.policy.reading_share_low
+        argument.say(
+            Stance.AGAINST if little else Stance.CONTEXT,
+            f"kernels that read weights and cache take {percent(share)} of the device's time",
+            value=share,
+            unit="share",
+            source=kernels.form,
+            samples=kernels.num_kernels,
+        )
+        return little
 
     def _pace(self, case: Case, argument: Argument) -> None:
         """Without steps: whether the streams of a log slowed down while their contexts grew. A reason to look, no more."""

@@ -43,7 +43,8 @@ class CachePrefixBroken(Hypothesis):
             None if case.baseline is None else _hit_rate(case.baseline, minimum),
         )
         if now is None:
-            if case.signals.delta("prefix_query_tokens") is not None:
+            asked = case.signals.delta("prefix_query_tokens")
+            if asked is not None and asked < minimum:
                 argument.say(Stance.AGAINST, f"fewer than {minimum} prompt tokens were looked up in the window")
                 return argument.conclude(Verdict.REFUTED)
             self._external(case, argument)
@@ -133,6 +134,6 @@ class CachePrefixBroken(Hypothesis):
 
 def _hit_rate(window: Window, minimum: int) -> float | None:
     queries, hits = window.signals.delta("prefix_query_tokens"), window.signals.delta("prefix_hit_tokens")
-    if queries is None or hits is None or queries < minimum:
+    if queries is None or hits is None or queries < minimum or hits > queries:
         return None
     return hits / queries

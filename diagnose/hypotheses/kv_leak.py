@@ -11,7 +11,7 @@ class KvLeak(Hypothesis):
 
     Symptom: active blocks creep up over hours; the pool is short under a load it used to carry.
     Mechanism: an aborted or failed request, or a stranded transfer, kept its references.
-    Refuted when: with no request inside, no block is active.
+    Refuted when: with no request inside, no block is active, or no more than an engine keeps for itself (vLLM's null block).
     Supported when: with no request inside at consecutive scrapes, blocks stay active; or the engine's own balance at idle
     lacks some.
     Proves nothing: occupancy that grows while requests generate (that is what KV does); cached blocks at idle.
@@ -53,7 +53,8 @@ class KvLeak(Hypothesis):
                 f"{command_census(case)}   # at an idle moment",
             )
             return argument.conclude(Verdict.UNDETERMINED)
-        held = [blocks for blocks in idle if blocks > 0]
+        least = case.policy.leak_least_share * pool.total
+        held = [blocks for blocks in idle if blocks > least]
         argument.say(
             Stance.FOR if held else Stance.AGAINST,
             f"{amount_text(max(idle), pool)} were active while no request was inside",

@@ -33,14 +33,12 @@ class PrefillInterference(Hypothesis):
     def judge(self, case: Case, argument: Argument) -> Judgement:
         prefilled = _prefill_tokens(case)
         if prefilled is None:
-            argument.lacks(
-                "prompt tokens computed in the window", "without prefill there is no interference", command_live(case)
-            )
-            return argument.conclude(Verdict.UNDETERMINED)
+            return self._judge_uncounted(case, argument)
         if prefilled == 0 and self._may_be_late(case):
             argument.say(
                 Stance.CONTEXT, "no prompt was booked in the window", value=0, unit="tokens", source=_source(case)
             )
+            self._pool_fills(case, argument)
             argument.lacks(
                 "prompt tokens in the step that computes them",
                 "this engine books a prompt when its prefill has ended: one may have run all through the window",
@@ -64,6 +62,30 @@ class PrefillInterference(Hypothesis):
         if found is None:
             return self._judge_few_mixed(case, argument)
         return self._judge_steps(case, argument, found)
+
+    def _judge_uncounted(self, case: Case, argument: Argument) -> Judgement:
+        """Nothing counts prompt tokens: that steps computed prompts alone may be known all the same."""
+        length, steps = case.signals.gauges.get("prefill_run_seconds"), case.signals.peak("prefill_run_steps")
+        if length is None or steps is None:
+            argument.lacks(
+                "prompt tokens computed in the window", "without prefill there is no interference", command_live(case)
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
+        argument.say(
+            Stance.FOR,
+            f"between two decode steps {steps:.0f} prefill steps in a row took {seconds(length.peak)}: a stream that was "
+            "running got no token for so long",
+            value=length.peak,
+            unit="s",
+            source=length.source,
+            samples=round(steps),
+        )
+        argument.lacks(
+            "how many streams were running while only prompts were computed",
+            "with none, nobody waited: the decode steps before and after may be of different requests",
+            command_live(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
 
     def _judge_steps(self, case: Case, argument: Argument, found: "_SlowRatio") -> Judgement:
         """The discriminator: mixed steps against like pure decode steps, and what of the slow gaps they explain."""
@@ -110,6 +132,26 @@ class PrefillInterference(Hypothesis):
         """Whether a prefill may have run that the counter does not know yet."""
         counter = case.signals.counters.get("tokens_prefill")
         return counter is not None and counter.late and case.signals.peak("running") != 0
+
+    def _pool_fills(self, case: Case, argument: Argument) -> None:
+        """Blocks that no generated token accounts for are those of a prompt that is being computed."""
+        usage, tokens, generated = (
+            case.signals.gauges.get("pool_usage"),
+            case.signals.last("pool_tokens"),
+            case.signals.delta("tokens_decode"),
+        )
+        if usage is None or tokens is None or generated is None:
+            return
+        grown = (usage.last - usage.values[0]) * tokens
+        if grown >= case.policy.min_prefix_tokens and grown * case.policy.dominant_share > generated:
+            argument.say(
+                Stance.FOR,
+                f"the pool took in {grown:,.0f} tokens while {generated:,.0f} were generated: a prompt was computed meanwhile",
+                value=grown,
+                unit="tokens",
+                source=usage.source,
+                samples=len(usage.values),
+            )
 
     def _stalls(self, case: Case, argument: Argument) -> None:
         share, factor = case.stall_share() or 0.0, case.policy.slow_gap_factor
@@ -229,7 +271,7 @@ class PrefillInterference(Hypothesis):
     def _judge_lines(self, case: Case, argument: Argument) -> Judgement | None:
         """From a log with lines of prefills and of decodes: the streams' pace with prefill in between and without. None: open."""
         found, policy = interference(case.signals.load), case.policy
-        if found is None or min(len(found.without), len(found.mixed)) < policy.min_mixed_steps:
+        if found is None or min(len(found.without), found.prefills) < policy.min_mixed_steps:
             return None
         ratio, share = found.slowdown, found.lost_share
         argument.say(
@@ -240,7 +282,7 @@ class PrefillInterference(Hypothesis):
             unit="ratio",
             compared_with=f"{len(found.without)} lines without prefill",
             source=case.signals.counters["tokens_prefill"].source,
-            samples=len(found.mixed),
+            samples=found.prefills,
         )
         if ratio >= policy.mixed_slow_ratio and share >= policy.material_stall_share:
             return argument.conclude(Verdict.SUPPORTED, share)

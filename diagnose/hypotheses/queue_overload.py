@@ -25,14 +25,18 @@ class QueueOverload(Hypothesis):
         policy, signals = case.policy, case.signals
         queue, ttft = signals.histograms.get("queue_time"), signals.histograms.get("time_to_first_token")
         waiting = signals.gauges.get("waiting")
+        # Where no time to first token is exported, the whole of a request is longer still: the share is then at least so large.
+        until_end = ttft is None or not ttft.count
+        ttft = signals.histograms.get("e2e_latency") if until_end else ttft
         if queue is None or ttft is None or not queue.count or not ttft.count:
             return self._judge_counts(case, argument)
         mean_queue, mean_ttft = queue.mean or 0.0, ttft.mean or 0.0
         share = min(1.0, mean_queue / mean_ttft) if mean_ttft > 0 else 0.0
+        end = "end of a request" if until_end else "first token"
         dominates = share >= policy.queue_dominates and mean_queue >= policy.noticeable_queue_seconds
         argument.say(
             Stance.FOR if dominates else Stance.AGAINST,
-            f"queue time is {seconds(mean_queue)} of {seconds(mean_ttft)} to the first token ({percent(share)}, means)",
+            f"queue time is {seconds(mean_queue)} of {seconds(mean_ttft)} to the {end} ({percent(share)}, means)",
             value=share,
             unit="share",
             source=queue.source,
@@ -47,9 +51,9 @@ class QueueOverload(Hypothesis):
                 source=waiting.source,
                 samples=len(waiting.values),
             )
-        if mean_queue < policy.noticeable_queue_seconds or share < policy.queue_small:
+        if mean_queue < policy.noticeable_queue_seconds or (share < policy.queue_small and not until_end):
             return argument.conclude(Verdict.REFUTED)
-        moved = case.itl_moved()
+        moved = case.itl_moved() if case.itl_moved() is not None else _steps_moved(case)
         if not dominates or moved is None or moved:
             if moved:
                 argument.say(Stance.AGAINST, "inter-token latency is disturbed as well: the service itself slowed down")
@@ -130,3 +134,13 @@ class QueueOverload(Hypothesis):
             samples=found.samples,
         )
         return steady
+
+
+def _steps_moved(case: Case) -> bool | None:
+    """Of an engine without inter-token latency: whether its decode steps take longer than in the baseline."""
+    if case.baseline is None:
+        return None
+    now, before = (w.signals.histograms.get("step_decode") for w in (case.incident, case.baseline))
+    if now is None or before is None or not now.mean or not before.mean:
+        return None
+    return now.mean / before.mean >= case.policy.shift_ratio

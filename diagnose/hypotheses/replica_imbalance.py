@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from diagnose.case import Case
@@ -15,7 +16,8 @@ class ReplicaImbalance(Hypothesis):
     Mechanism: a router that counts requests and not tokens, sticky sessions, cache-aware routing that overdoes it, or one slow
     replica. Requests behind the busy one wait for capacity that exists elsewhere.
     Refuted when: no replica holds much more work than the median one, or every replica has requests waiting.
-    Supported when: requests wait on one replica while another has none waiting and holds a fraction of its work.
+    Supported when: requests wait on one replica while another has none waiting and holds a fraction of its work; or half of the
+    replicas have nothing to do while there is work for all of them.
     Proves nothing: different hit rates; a difference at a single scrape.
     Measure next: running, waiting and completed requests per replica over the window.
     Fix and its trade: route by outstanding tokens (gives up some prefix hits), or take the slow replica out (less capacity).
@@ -56,7 +58,7 @@ class ReplicaImbalance(Hypothesis):
             value=waiting,
             unit="replicas",
         )
-        if busiest.waiting > 0 and room:
+        if (busiest.waiting > 0 and room) or (high and self._half_idle(argument, loads)):
             return argument.conclude(Verdict.SUPPORTED)
         if (not high and not room) or waiting in (0, len(loads)):
             return argument.conclude(Verdict.REFUTED)
@@ -66,6 +68,19 @@ class ReplicaImbalance(Hypothesis):
             "stallscope diagnose --prometheus URL --match 'job=\"llm\"' --window 10m",
         )
         return argument.conclude(Verdict.UNDETERMINED)
+
+    def _half_idle(self, argument: Argument, loads: Sequence["_Load"]) -> bool:
+        """Whether half of the replicas hold less than a request although the others hold one for each of all."""
+        idle = sum(load.work < 1 for load in loads)
+        if 2 * idle < len(loads) or sum(load.work for load in loads) < len(loads):
+            return False
+        argument.say(
+            Stance.FOR,
+            f"{idle} of {len(loads)} replicas hold less than one request on average, and there is work for all of them",
+            value=idle / len(loads),
+            unit="share",
+        )
+        return True
 
 
 class _Load(NamedTuple):

@@ -136,6 +136,32 @@ class SchedulerContention(Hypothesis):
         )
         return share
 
+    def _beyond_forward(self, case: Case, argument: Argument) -> float | None:
+        """Where the engine times a step and its forward pass: the share of the steps that is not the pass; None elsewhere."""
+        histograms = case.signals.histograms
+        pairs = [
+            (histograms[step], histograms[forward])
+            for step, forward in _FORWARDS.items()
+            if step in histograms and forward in histograms and histograms[step].count
+        ]
+        total = sum(step.sum for step, _ in pairs)
+        if not total:
+            return None
+        share = max(0.0, 1 - sum(forward.sum for _, forward in pairs) / total)
+        by_kind = ", ".join(
+            f"{name.removeprefix('step_')} {seconds((step.sum - forward.sum) / step.count)} each"
+            for name, (step, forward) in zip(_FORWARDS, pairs, strict=False)
+        )
+        argument.say(
+            Stance.FOR if share >= case.policy.host_share_high else Stance.AGAINST,
+            f"{percent(share)} of the steps' time is not their forward pass ({by_kind})",
+            value=share,
+            unit="share",
+            source=pairs[0][1].source,
+            samples=round(sum(step.count for step, _ in pairs)),
+        )
+        return share
+
     def _judge_histograms(self, case: Case, argument: Argument, looked: float | None) -> Judgement:
         """Without step records: the engine's counters of host work against its step time, or what the stacks show."""
         histograms = case.signals.histograms
@@ -143,6 +169,11 @@ class SchedulerContention(Hypothesis):
         steps = [h for name in ("step_decode", "step_mixed", "step_prefill") if (h := histograms.get(name)) is not None]
         total = sum(h.sum for h in steps)
         if schedule is None or not total:
+            beyond = self._beyond_forward(case, argument)
+            if beyond is not None and beyond >= case.policy.host_share_high:
+                return argument.conclude(Verdict.SUPPORTED, beyond)
+            if beyond is not None and beyond < case.policy.negligible_share:
+                return argument.conclude(Verdict.REFUTED, beyond)
             if looked is not None and looked >= case.policy.host_share_high:
                 return argument.conclude(Verdict.SUPPORTED)
             if looked is not None and looked < case.policy.negligible_share:
@@ -177,6 +208,9 @@ class SchedulerContention(Hypothesis):
             "step records", "the histograms leave out batch preparation and device idle", command_records(case)
         )
         return argument.conclude(Verdict.UNDETERMINED, share)
+
+
+_FORWARDS = {"step_decode": "forward_decode", "step_mixed": "forward_mixed"}
 
 
 def _measured(case: Case) -> list[str]:

@@ -45,6 +45,7 @@ class TransferStall(Hypothesis):
         share = _share(case)
         dominates = share is not None and share >= policy.queue_dominates
         failed = self._failures(case, argument, otherwise=Stance.CONTEXT if dominates else Stance.AGAINST)
+        self._posting(case, argument)
         if share is not None:
             self._say_share(case, argument, share, otherwise=Stance.CONTEXT if failed and waiting else Stance.AGAINST)
         if dominates:
@@ -81,6 +82,26 @@ class TransferStall(Hypothesis):
                 samples=len(waiting.values),
             )
         return failures is not None and failures.delta > 0
+
+    def _posting(self, case: Case, argument: Argument) -> None:
+        """What of a transfer is handing it to the network card piece by piece: no faster network shortens that."""
+        transfer, post = (case.signals.histograms.get(name) for name in ("kv_transfer", "kv_transfer_post"))
+        if transfer is None or post is None or not transfer.sum or not post.count:
+            return
+        share = min(1.0, post.sum / transfer.sum)
+        argument.say(
+            Stance.CONTEXT,
+            f"{percent(share)} of the transfer time is posting descriptors"
+            + (
+                ": larger blocks or merged ones shorten it, a faster network does not"
+                if share >= case.policy.dominant_share
+                else ""
+            ),
+            value=share,
+            unit="share",
+            source=post.source,
+            samples=round(post.count),
+        )
 
     def _timed_out(self, case: Case, argument: Argument) -> bool:
         """Whether a log tells of deadlines that passed while a request waited for its blocks, and on which side."""

@@ -1,5 +1,6 @@
 """Results of a load generator, the clients' side of the same time: `vllm bench serve` and SGLang's (text, JSON), genai-perf."""
 
+import csv
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,13 @@ _ROW = re.compile(r"^\s*(Mean|Median|P\d+) (TTFT|ITL|TPOT|E2EL) \(ms\):\s+([\d.,
 _KEY = re.compile(r"(mean|median|p\d+)_(ttft|itl|tpot|e2el)_ms")
 _DURATION = re.compile(r"Benchmark duration \(s\):\s+([\d.]+)")
 _BLOCK = re.compile(r"=+ (?:Serving|Offline) Benchmark Result =+")
-_GENAI_HEAD = re.compile(r"^\W*Statistic\W+((?:avg|min|max|p\d+)\b.*)$", re.MULTILINE)
+_GENAI_HEAD = re.compile(r"^\W*(?:Statistic|Metric)\W+((?:avg|min|max|p\d+)\b.*)$", re.MULTILINE)
+_GENAI_KEYS = {
+    "time_to_first_token": "client_ttft",
+    "inter_token_latency": "client_itl",
+    "request_latency": "client_e2e",
+}
+_GENAI_JSON = re.compile(r'"(?:time_to_first_token|request_latency)"\s*:\s*\{')
 _GENAI_ROWS = {
     "Time To First Token (ms)": "client_ttft",
     "Inter Token Latency (ms)": "client_itl",
@@ -44,7 +51,7 @@ class BenchEvidence:
 
 
 def is_bench(text: str) -> bool:
-    return bool(_BLOCK.search(text) or _GENAI_HEAD.search(text) or '"mean_ttft_ms"' in text)
+    return bool(_BLOCK.search(text) or _GENAI_HEAD.search(text) or '"mean_ttft_ms"' in text or _GENAI_JSON.search(text))
 
 
 def read_bench(name: str, text: str) -> BenchEvidence | None:
@@ -75,10 +82,28 @@ def _from_json(name: str, text: str) -> BenchEvidence:
             match = _KEY.fullmatch(key)
             if match is not None and isinstance(value, int | float):
                 values[_signal(match[2], match[1])] = value / 1e3
+        values |= _genai_json(answer)
     length = answer.get("duration") if isinstance(answer, dict) else None
     return BenchEvidence(
         name, "a serving benchmark", values, float(length) if isinstance(length, int | float) else None
     )
+
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "us": 1e-6, "ns": 1e-9}
+
+
+def _genai_json(answer: Mapping[str, Any]) -> dict[str, float]:
+    """The export of genai-perf and of its successor: an object of statistics per metric, with its unit."""
+    values: dict[str, float] = {}
+    for key, metric in _GENAI_KEYS.items():
+        stated = answer.get(key)
+        unit = _UNITS.get(str(stated.get("unit", "ms"))) if isinstance(stated, dict) else None
+        if not isinstance(stated, dict) or unit is None:
+            continue
+        for statistic, value in stated.items():
+            if isinstance(value, int | float) and (statistic == "avg" or re.fullmatch(r"p\d+", statistic)):
+                values[f"{metric}_{_STATISTICS.get(statistic, statistic)}"] = value * unit
+    return values
 
 
 def _genai(text: str, head: str) -> dict[str, float]:
@@ -87,7 +112,9 @@ def _genai(text: str, head: str) -> dict[str, float]:
     for line in text.split("\n"):
         label = next((row for row in _GENAI_ROWS if row in line), None)
         if label is not None:
-            cells = re.findall(r"[\d.,]+\d|\d|N/A", line.partition(label)[2])
+            rest = line.partition(label)[2]
+            is_csv = rest.lstrip('"').startswith(",")
+            cells = next(csv.reader([rest.lstrip('"')]))[1:] if is_csv else re.findall(r"[\d.,]+\d|\d|N/A", rest)
             for column, cell in zip(columns, cells, strict=False):
                 if cell != "N/A" and column not in ("min", "max"):
                     values[f"{_GENAI_ROWS[label]}_{_STATISTICS.get(column, column)}"] = _seconds(cell)

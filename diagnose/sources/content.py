@@ -1,5 +1,6 @@
 """The bytes behind a name: a file, a gzip file or standard input. The head is read at once, the rest when it is wanted."""
 
+import codecs
 import gzip
 import io
 import sys
@@ -16,7 +17,9 @@ MAX_TEXT_BYTES = 512 << 20
 MAX_LINE_BYTES = 1 << 20
 """A line beyond this is cut: no engine writes such, and a file without line ends must not fill the memory."""
 _HEAD_BYTES = 64 << 10
-_Stream = gzip.GzipFile | io.BufferedReader | io.BytesIO
+_Stream = gzip.GzipFile | io.BufferedReader | io.BytesIO | codecs.StreamRecoder
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -49,8 +52,12 @@ class Content:
             self.modified_unix = path.stat().st_mtime
         stream = io.BufferedReader(raw) if not isinstance(raw, io.BufferedReader | io.BytesIO) else raw
         self._raw = stream
-        magic = stream.peek(2)[:2] if isinstance(stream, io.BufferedReader) else stream.getvalue()[:2]
-        return gzip.GzipFile(fileobj=stream) if magic == b"\x1f\x8b" else stream
+        magic = stream.peek(3)[:3] if isinstance(stream, io.BufferedReader) else stream.getvalue()[:3]
+        if magic == _UTF8_MARK:
+            stream.read(len(_UTF8_MARK))
+        if magic[:2] in _UTF16_MARKS:  # what PowerShell makes of a redirected output
+            return codecs.EncodedFile(stream, "utf-8", "utf-16", errors="replace")
+        return gzip.GzipFile(fileobj=stream) if magic[:2] == b"\x1f\x8b" else stream
 
     def _read(self, size: int) -> bytes:
         """Until `size` bytes or the end: a pipe gives less than asked for."""

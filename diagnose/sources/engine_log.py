@@ -33,6 +33,7 @@ FACTS_AS_GAUGES = frozenset({"max_batched_tokens", "max_sequences", "pool_tokens
 class LoadSample(NamedTuple):
     unix: float | None
     instance: str
+    """Which of several engines wrote it: pod and rank, as far as the log names them."""
     line: PeriodicLine
     values: tuple[float | None, ...]
     """In the order of the line's figures."""
@@ -93,7 +94,7 @@ def read_log(name: str, lines: Iterable[str], newest_unix: float | None = None, 
         now = record.unix if record.unix is not None else clock.unix(record.text) or now
         first = now if first is None else first
         inside = within is None or now is None or _holds(within, first if first is not None else now, now)
-        if _take(log, record.text, now, inside=inside):
+        if _take(log, record, now, inside=inside):
             log.num_read += 1
             log.first_unix = now if log.first_unix is None else log.first_unix
             log.last_unix = now if now is not None else log.last_unix
@@ -111,7 +112,8 @@ def _records(lines: Iterator[Line], log: EngineLog) -> Iterator[Line]:
     rest: list[str] = []
     for line in lines:
         log.num_lines += 1
-        if not starts_record(line.text) and head.text and len(rest) < _MAX_CONTINUATIONS:
+        same = line.origin == head.origin
+        if same and not starts_record(line.text) and head.text and len(rest) < _MAX_CONTINUATIONS:
             rest.append(line.text)
             continue
         yield from _whole(head, rest) if rest else (head,)
@@ -132,8 +134,8 @@ def _whole(head: Line, rest: list[str]) -> Iterator[Line]:
         elif own or index - used >= _MAX_CUTS:
             break
     if text:
-        yield Line(head.unix, text)
-    yield from (Line(head.unix, part) for part in rest[used:] if part)
+        yield head._replace(text=text)
+    yield from (head._replace(text=part) for part in rest[used:] if part)
 
 
 def _figures(text: str) -> int:
@@ -186,13 +188,13 @@ def _parts_with(found: frozenset[str]) -> tuple[tuple[LogTable, LogTable], ...]:
     return tuple((table, part) for table, part in parts if part.periodic or part.steps or part.facts or part.events)
 
 
-def _take(log: EngineLog, text: str, now: float | None, *, inside: bool) -> bool:
+def _take(log: EngineLog, record: Line, now: float | None, *, inside: bool) -> bool:
     """Whether the line said anything."""
-    found = False
+    found, text = False, record.text
     for table, part in _tables_for(text):
         said = _take_facts(log, part, text)
         if inside:
-            said |= _take_load(log, part, text, now) | _take_step(log, part, text, now)
+            said |= _take_load(log, part, record, now) | _take_step(log, part, text, now)
             said |= _take_event(log, part, text, now)
         if said and table in ENGINE_LOGS and log.engine is None:
             log.engine = table
@@ -200,12 +202,13 @@ def _take(log: EngineLog, text: str, now: float | None, *, inside: bool) -> bool
     return found
 
 
-def _take_load(log: EngineLog, table: LogTable, text: str, now: float | None) -> bool:
+def _take_load(log: EngineLog, table: LogTable, record: Line, now: float | None) -> bool:
     for line in table.periodic:
-        values = tuple(figure.read(text) for figure in line.figures)
+        values = tuple(figure.read(record.text) for figure in line.figures)
         if any(value is not None for value in values):
-            instance = line.instance.search(text) if line.instance is not None else None
-            log.samples.append(LoadSample(now, instance[1] if instance is not None else "", line, values))
+            rank = line.instance.search(record.text) if line.instance is not None else None
+            instance = f"{record.origin} engine {rank[1]}".lstrip() if rank is not None else record.origin
+            log.samples.append(LoadSample(now, instance, line, values))
             log.num_samples += 1
             return True
     return False

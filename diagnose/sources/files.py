@@ -1,16 +1,20 @@
 """Files as sources, each recognised by content and read by its kind's reader. `-` is standard input."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from diagnose.errors import SourceError
 from diagnose.kernel_profile import KernelProfile
 from diagnose.observation import Cut, Observation, OtherSource, observe
 from diagnose.sources.content import Content
+from diagnose.sources.pages import TimedPage
 from diagnose.sources.readers import UNKNOWN_TIME, Reading, choose_reader
 from diagnose.sources.replay import part_of
+from diagnose.units import seconds
 from probes.recording import Entry
 
 _HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
@@ -62,9 +66,10 @@ def read_files(
         evidence.others += reading.others
         evidence.profiles += reading.profiles
         evidence.name = reading.target or evidence.name
-    pages = [(reading.page, reading.page_unix) for reading in readings if reading.page is not None]
+    pages = [page for reading in readings for page in reading.pages]
     parts = [reading.entries for reading in readings if reading.entries]
     parts += [[entry] for entry in _page_entries(evidence, pages, interval)]
+    evidence.warnings += _ahead(entry for part in parts for entry in part)
     steps = [Entry(UNKNOWN_TIME, "steps", reading.steps) for reading in readings if reading.steps is not None]
     evidence.entries = steps + [entry for part in _in_time_order(evidence, parts) for entry in part]
     if within is not None and any(entry.kind == "exposition" for entry in evidence.entries):
@@ -84,6 +89,21 @@ def _read(name: str, within: Cut | None, progress: Progress) -> Reading:
             return reader.read(content)
 
 
+def _ahead(entries: Iterable[Entry]) -> list[str]:
+    """A time that has not come yet: the clock that gave it was wrong, or this machine's is."""
+    newest = max((entry.unix for entry in entries), default=UNKNOWN_TIME)
+    ahead = newest - time.time()
+    if ahead <= _CLOCKS_APART_SECONDS:
+        return []
+    when = datetime.fromtimestamp(newest).isoformat(" ", "seconds") if newest < _END_OF_TIME else f"{newest:g}"
+    return [f"the newest scrape is of {when}, {seconds(ahead)} ahead of this machine's clock: one of the two is wrong"]
+
+
+_CLOCKS_APART_SECONDS = 300.0
+_END_OF_TIME = 253_402_300_000.0
+"""Year 9999: what a calendar can show."""
+
+
 def _in_time_order(evidence: FileEvidence, parts: list[list[Entry]]) -> list[list[Entry]]:
     """Files come as they were named, and their times know better. Within a recording, order is what happened."""
     if any(part[0].unix < 0 for part in parts):
@@ -94,9 +114,7 @@ def _in_time_order(evidence: FileEvidence, parts: list[list[Entry]]) -> list[lis
     return ordered
 
 
-def _page_entries(
-    evidence: FileEvidence, pages: list[tuple[str, float | None]], interval: float | None
-) -> Iterator[Entry]:
+def _page_entries(evidence: FileEvidence, pages: list[TimedPage], interval: float | None) -> Iterator[Entry]:
     untimed = [unix for _, unix in pages if unix is None]
     if untimed and len(untimed) < len(pages):
         evidence.warnings.append(f"{len(untimed)} of {len(pages)} scrapes say nothing of when they were taken")

@@ -3,7 +3,7 @@
 docker       {"log":"text\n","stream":"stderr","time":"2026-11-30T04:11:14.123Z"}
 CRI          2026-11-30T04:11:14.123456789Z stderr F text        (P: the line goes on in the next one)
 journald     {"MESSAGE":"text","__REALTIME_TIMESTAMP":"1796011269059724",...}, or `Nov 30 04:11:14 host unit[1]: text`
-others       JSON with a message and a time, `pod/container text` of kubectl and compose prefixes, ANSI colours
+others       JSON with a message and a time, ANSI colours; kubectl's `[pod/a/b] text`, compose's `a-1  | text`, stern's `a b text`
 """
 
 import json
@@ -18,7 +18,19 @@ _CRI = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) (?:stdout|stderr) ([FP]) (.*)", re.DOTALL
 )
 _LEADING_ISO = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) ")
-_COMPOSE = re.compile(r"[\w.-]+ +\| ")
+_ORIGINS = (
+    re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] "),
+    re.compile(r"([\w.-]+) +\| "),
+    # Stern's names look like words: only those of a pod of a deployment or a stateful set are taken for one.
+    re.compile(r"([a-z0-9][a-z0-9-]*-(?:\d{1,3}|[a-z0-9]{5})) [a-z0-9][a-z0-9-]* (?=[\[({]|\d{4}-|INFO|WARN|ERROR)"),
+)
+"""What kubectl --prefix, docker compose and stern put before a line: its first group names the pod or container."""
+_POD_KEYS = (
+    ("kubernetes", "pod_name"),
+    ("kubernetes", "pod", "name"),
+    ("resource", "labels", "pod_name"),
+    ("labels", "pod"),
+)
 _TEXT_KEYS = ("log", "MESSAGE", "message", "msg", "textPayload", "body", "line")
 _TIME_KEYS = ("time", "__REALTIME_TIMESTAMP", "timestamp", "ts", "@timestamp")
 
@@ -26,6 +38,8 @@ _TIME_KEYS = ("time", "__REALTIME_TIMESTAMP", "timestamp", "ts", "@timestamp")
 class Line(NamedTuple):
     unix: float | None
     text: str
+    origin: str = ""
+    """The pod or container that wrote it, where the log is of several and says so."""
 
 
 def unwrapped(lines: Iterator[str]) -> Iterator[Line]:
@@ -36,18 +50,32 @@ def unwrapped(lines: Iterator[str]) -> Iterator[Line]:
         if goes_on:
             pending += line.text
             continue
-        yield Line(line.unix, _plain(pending + line.text))
+        yield _bare(line._replace(text=pending + line.text) if pending else line)
         pending = ""
     if pending:
-        yield Line(None, _plain(pending))
+        yield _bare(Line(None, pending))
 
 
-def _plain(text: str) -> str:
+def _bare(line: Line) -> Line:
+    text = line.text
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    if " | " in text[:60]:
-        text = _COMPOSE.sub("", text, count=1) if _COMPOSE.match(text) else text
-    return text.rstrip()
+    named = _origin(text)
+    if named is None:
+        return line if text is line.text and text[-1:] > " " else line._replace(text=text.rstrip())
+    inner, _ = _unwrap(text[named.end() :])
+    unix = inner.unix if inner.unix is not None else line.unix
+    return Line(unix, inner.text.rstrip(), named[1])
+
+
+def _origin(text: str) -> re.Match[str] | None:
+    """Of the few lines that begin as such a prefix does, the match."""
+    head = text[:64]
+    if head.startswith("[pod/"):
+        return _ORIGINS[0].match(text)
+    if " | " in head:
+        return _ORIGINS[1].match(text)
+    return _ORIGINS[2].match(text) if "a" <= text[:1] <= "z" else None
 
 
 def _unwrap(raw: str) -> tuple[Line, bool]:
@@ -72,8 +100,21 @@ def _from_json(raw: str) -> tuple[Line, bool]:
     text = message_of(value)
     if text is None:
         return Line(None, raw), False
+    if isinstance(value.get("span"), dict):  # Rust's tracing writes a request's figures beside its message
+        text = " ".join([text, *(f'{key}="{figure}"' for key, figure in value["span"].items())])
     docker = "log" in value and isinstance(value["log"], str)
-    return Line(_json_time(value), text.rstrip("\n")), docker and not text.endswith("\n")
+    return Line(_json_time(value), text.rstrip("\n"), _pod(value)), docker and not text.endswith("\n")
+
+
+def _pod(value: object) -> str:
+    """As a collector of logs names it; empty when it does not."""
+    for path in _POD_KEYS:
+        found = value
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        if isinstance(found, str):
+            return found
+    return ""
 
 
 def message_of(value: object) -> str | None:

@@ -11,7 +11,7 @@ from diagnose.load import LoadPoint
 from diagnose.observation import Event, Span
 from diagnose.signals import Counter, Gauge, Signals
 from diagnose.sources.engine_log import FACTS_AS_GAUGES, UNTIMED, EngineLog, LoadSample, LoggedStep, read_log
-from diagnose.sources.steps import add_steps
+from diagnose.sources.steps import add_steps, histogram_of
 from diagnose.stats import median
 from probes.recording import Entry
 
@@ -19,6 +19,8 @@ _FAILURES = frozenset(
     {"out_of_memory", "engine_dead", "collective_timeout", "collective_failed", "device_error", "leak"}
 )
 """Events that a healthy engine never logs: counted as failures."""
+_OF_EACH_ENGINE = frozenset({"max_sequences", "pool_tokens", "pool_blocks"})
+"""Stated by each engine for itself: several engines of one log have so much together."""
 _LOOK_BACK_SECONDS = 600.0
 """What happened so long before a window may still be what is seen in it."""
 _CLOCKS_APART_SECONDS = 5.0
@@ -67,18 +69,27 @@ class LogEvidence:
             usage=engine.usage if engine is not None else None,
             free_includes_reclaimable=True if engine is not None and engine.usage is not None else None,
             advice=engine.cannot if engine is not None else {},
-            notes=self._of_another_time(span, bool(samples or steps)),
+            notes=(*self._of_another_time(span, bool(samples or steps)), *self._silent(span)),
             info={name: value for name, value in log.facts.items() if name not in FACTS_AS_GAUGES},
         )
-        for name in FACTS_AS_GAUGES & log.facts.keys():
-            signals.gauges[name] = Gauge((float(log.facts[name].replace(",", "")),), "start-up log")
         _read_load(signals, samples)
         signals.load = _load_points(samples)
+        _read_replicas(signals, samples)
+        for name in FACTS_AS_GAUGES & log.facts.keys():
+            count = (signals.num_replicas or 1) if name in _OF_EACH_ENGINE else 1
+            signals.gauges[name] = Gauge((count * float(log.facts[name].replace(",", "")),), "start-up log")
         if steps:
             counted = [step.counted for step in steps]
             add_steps(signals, counted, steps[0].line.name, steps[0].line.coverage)
         self._read_failures(signals, span)
         return signals
+
+    def _silent(self, span: Span | None) -> tuple[str, ...]:
+        log = self.log
+        if span is not None or log.samples or log.steps:
+            return ()
+        why = log.engine.silent if log.engine is not None else ""
+        return (f"{log.name}: none of its {log.num_lines:,} lines tells of load{f' ({why})' if why else ''}",)
 
     def _of_another_time(self, span: Span | None, used: bool) -> tuple[str, ...]:
         log = self.log
@@ -161,6 +172,11 @@ def _read_load(signals: Signals, samples: list[LoadSample]) -> None:
                 signals.gauges[signal] = Gauge(tuple(levels), source, stated[0][2].coverage)
             continue
         line, index, figure = stated[0]
+        if figure.reads is Reads.DURATION:
+            known = [value for sample in samples if sample.line is line and (value := sample.values[index]) is not None]
+            if known:
+                signals.histograms[signal] = histogram_of(known, line.name, figure.coverage)
+            continue
         instances: dict[str, list[LoadSample]] = {}
         for sample in samples:
             if sample.line is line:
@@ -168,6 +184,22 @@ def _read_load(signals: Signals, samples: list[LoadSample]) -> None:
         if any(sample.values[index] is not None for one in instances.values() for sample in one):
             growth = sum(_growth(figure, index, one) for one in instances.values())
             signals.counters[signal] = Counter(growth, line.name, figure.coverage, figure.late)
+
+
+def _read_replicas(signals: Signals, samples: Sequence[LoadSample]) -> None:
+    """Each of several engines whose lines are in one log (data parallelism, several pods) as a replica."""
+    each: dict[str, list[LoadSample]] = {}
+    for sample in samples:
+        if sample.instance and any(figure.signal == "running" for figure in sample.line.figures):
+            each.setdefault(sample.instance, []).append(sample)
+    if len(each) < 2:
+        return
+    signals.num_replicas = len(each)
+    for name, own in sorted(each.items()):
+        one = Signals(signals.dialect, _length(own, ()), 0, num_replicas=1, usage=signals.usage)
+        _read_load(one, own)
+        one.load = _load_points(own)
+        signals.replicas[name] = one
 
 
 def _load_points(samples: Sequence[LoadSample]) -> tuple[LoadPoint, ...]:

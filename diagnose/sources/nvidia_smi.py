@@ -1,4 +1,4 @@
-"""What `nvidia-smi` prints, as supporting evidence: its table, `--query-gpu=... --format=csv` with or without `-l`, and `dmon`.
+"""What `nvidia-smi` prints, as supporting evidence: its table, `-q`, `--query-gpu=... --format=csv` (also with `-l`), and `dmon`.
 
 GPUs of one moment are joined as those of one target: the slowest clock, the hottest chip, all of the memory and power.
 """
@@ -23,6 +23,8 @@ _DMON_HEAD = re.compile(r"^#\s*(?:Date\s+)?(?:Time\s+)?gpu\s+\w+.*$", re.MULTILI
 _CSV_HEAD = re.compile(
     r"^[^\n]*\b(?:utilization\.gpu|memory\.used|clocks(?:\.current)?\.sm|power\.draw|temperature\.gpu)\b"
 )
+_QUERY_HEAD = re.compile(r"^=+ ?NVSMI LOG ?=+", re.MULTILINE)
+_QUERY_LINE = re.compile(r"^( *)(\S[^:]*?) *(?:: (.*))?$")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -58,6 +60,38 @@ _DMON: Mapping[str, _Column] = {
     "rxpci": _Column("gpu_pcie_rx", sum, _MB),
     "txpci": _Column("gpu_pcie_tx", sum, _MB),
 }
+_QUERY: Mapping[tuple[str, str], str] = {
+    ("FB Memory Usage", "Total"): "memory.total",
+    ("FB Memory Usage", "Used"): "memory.used",
+    ("Utilization", "Gpu"): "utilization.gpu",
+    ("Utilization", "GPU"): "utilization.gpu",
+    ("Temperature", "GPU Current Temp"): "temperature.gpu",
+    ("Clocks", "SM"): "clocks.sm",
+    ("Clocks", "Memory"): "clocks.mem",
+    ("Max Clocks", "SM"): "clocks.max.sm",
+    **{
+        (section, key): column
+        for section in ("Power Readings", "GPU Power Readings")
+        for key, column in (
+            ("Power Draw", "power.draw"),
+            ("Average Power Draw", "power.draw"),
+            ("Power Limit", "power.limit"),
+            ("Current Power Limit", "power.limit"),
+        )
+    },
+    **{
+        (section, name): f"clocks_event_reasons.{column}"
+        for section in ("Clocks Throttle Reasons", "Clocks Event Reasons")
+        for name, column in (
+            ("SW Power Cap", "sw_power_cap"),
+            ("HW Slowdown", "hw_slowdown"),
+            ("HW Thermal Slowdown", "hw_thermal_slowdown"),
+            ("HW Power Brake Slowdown", "hw_power_brake_slowdown"),
+            ("SW Thermal Slowdown", "sw_thermal_slowdown"),
+        )
+    },
+}
+"""Section and key of `-q` -> the column of the CSV that says the same. A section is a line without a value, less indented."""
 _REASONS: Mapping[str, ThrottleReason] = {
     "gpu_throttle_hw_slowdown": ThrottleReason.HW_SLOWDOWN,
     "gpu_throttle_hw_thermal": ThrottleReason.HW_THERMAL,
@@ -110,7 +144,7 @@ class DeviceEvidence:
 
 
 def is_nvidia_smi(text: str) -> bool:
-    return bool(_ROW.search(text) or _DMON_HEAD.search(text) or _CSV_HEAD.match(text))
+    return bool(_QUERY_HEAD.search(text) or _ROW.search(text) or _DMON_HEAD.search(text) or _CSV_HEAD.match(text))
 
 
 def read_nvidia_smi(name: str, text: str) -> DeviceEvidence | None:
@@ -119,6 +153,8 @@ def read_nvidia_smi(name: str, text: str) -> DeviceEvidence | None:
         form, moments = "nvidia-smi dmon", _dmon(text)
     elif _CSV_HEAD.match(text):
         form, moments = "nvidia-smi's CSV", _csv(text)
+    elif _QUERY_HEAD.search(text):
+        form, moments = "nvidia-smi -q", [_query(part) for part in _QUERY_HEAD.split(text)[1:]]
     else:
         form, moments = "nvidia-smi's table", _table(text)
     found = tuple(moment for moment in moments if any(moment))
@@ -139,6 +175,24 @@ def _table(text: str) -> list[Moment]:
         known = {group: text for group, text in found.groupdict().items() if text != "N/A"}
         rows.append({kinds[group][0]: float(number) * kinds[group][1] for group, number in known.items()})
     return [rows]
+
+
+def _query(text: str) -> Moment:
+    """One report: a row per GPU. Sections within a section (thermal ones of the slowdowns) keep the outer one's name."""
+    rows: Moment = []
+    section = ""
+    for line in text.split("\n"):
+        if line.startswith("GPU "):
+            rows.append({})
+        found = _QUERY_LINE.match(line.rstrip())
+        if found is None:
+            continue
+        indent, key, value = len(found[1]), found[2], found[3]
+        if indent == 4:
+            section = key if value is None else ""
+        if rows and value is not None and (column := _QUERY.get((section, key))) is not None:
+            rows[-1] |= _csv_row([column], [value.strip()])
+    return rows
 
 
 def _csv(text: str) -> list[Moment]:

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from diagnose.errors import SourceError
-from diagnose.exposition import ExpositionError, ExpositionParser
 from diagnose.kernel_profile import KernelProfile
 from diagnose.observation import OtherSource
 from diagnose.sources.content import Content
+from diagnose.sources.log_lines import message_of, unwrapped
+from diagnose.sources.pages import TimedPage, is_metrics_json, pages_of_json, read_pages_of
 from diagnose.sources.trace_head import is_trace
 from diagnose.units import printable
 from probes.recording import Entry, is_recording, read_recording
 from probes.wire import WireError, is_steps_header
 
 UNKNOWN_TIME = -1.0
-_SCRAPED_AT = re.compile(r"^#\s*scraped_at_unix\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -34,8 +34,7 @@ class Reading:
     """Where the evidence came from, if it says so."""
     entries: list[Entry] = field(default_factory=list)
     steps: str | None = None
-    page: str | None = None
-    page_unix: float | None = None
+    pages: list[TimedPage] = field(default_factory=list)
     others: list[OtherSource] = field(default_factory=list)
     profiles: list[KernelProfile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -114,14 +113,19 @@ def _is_page(content: Content) -> bool:
 
 
 def _read_page(content: Content) -> Reading:
-    """The time is a leading comment's, else that of a sample."""
-    text = content.text()
-    try:
-        page = ExpositionParser().parse(text)
-    except ExpositionError as error:
-        raise SourceError(f"{content.name}: not a readable metrics page ({printable(str(error))})") from None
-    comment = _SCRAPED_AT.search(text)
-    return Reading(page=text, page_unix=float(comment[1]) if comment is not None else page.sample_unix)
+    return Reading(pages=read_pages_of(content.name, content.text()))
+
+
+def _is_metrics_json(content: Content) -> bool:
+    text = content.head_text.lstrip()
+    mark = {"[": '"metrics"', "{": '"resultType"'}.get(text[:1])
+    return mark is not None and mark in text and is_metrics_json(parse_json(content.text()))
+
+
+def _read_metrics_json(content: Content) -> Reading:
+    pages, warnings = pages_of_json(content.name, parse_json(content.text()))
+    recognised = f"{content.name}: metrics as JSON, {len(pages):,} moments"
+    return Reading(recognised, pages=pages, warnings=[f"{content.name}: {text}" for text in warnings])
 
 
 def _read_trace(content: Content) -> Reading:
@@ -202,7 +206,25 @@ def _read_state(content: Content) -> Reading:
 def _is_log(content: Content) -> bool:
     from diagnose.sources.engine_log import looks_like_log
 
-    return b"\x00" not in content.head and looks_like_log(content.head_text)
+    text = content.head_text.lstrip()
+    if b"\x00" in content.head or _TABLE.match(text):
+        return False
+    if _ENTRIES.match(text):
+        return looks_like_log("\n".join(_entries(content)))
+    return looks_like_log(text)
+
+
+_ENTRIES = re.compile(r"\[\s*\{")
+
+
+def _entries(content: Content) -> list[str]:
+    """Of an array of log entries, as a collector's export has them, the oldest first; empty for another array."""
+    answer = parse_json(content.text())
+    if not isinstance(answer, list) or not all(message_of(entry) is not None for entry in answer):
+        return []
+    lines = [json.dumps(entry) for entry in answer]
+    first, last = (next(unwrapped(iter([line]))).unix for line in (lines[0], lines[-1]))
+    return lines[::-1] if first is not None and last is not None and last < first else lines
 
 
 def _read_log(content: Content) -> Reading:
@@ -210,7 +232,9 @@ def _read_log(content: Content) -> Reading:
     from diagnose.sources.engine_log import read_log
     from diagnose.sources.log_signals import LogEvidence
 
-    log = read_log(content.name, content.lines(), content.modified_unix, content.within)
+    is_array = _ENTRIES.match(content.head_text.lstrip()) is not None
+    lines = iter(_entries(content)) if is_array else content.lines()
+    log = read_log(content.name, lines, content.modified_unix, content.within)
     if not log.num_read:
         raise SourceError(
             f"{content.name}: a log ({log.num_lines:,} lines), but none of them is one that this version reads; it reads logs of "
@@ -223,6 +247,37 @@ def _read_log(content: Content) -> Reading:
     return reading
 
 
+def _is_kernel_table(content: Content) -> bool:
+    from diagnose.sources.kernel_table import is_kernel_table
+
+    return is_kernel_table(content.head_text)
+
+
+def _read_kernel_table(content: Content) -> Reading:
+    from diagnose.sources.kernel_table import read_kernel_table
+
+    found = read_kernel_table(content.name, content.text())
+    if found is None:
+        raise SourceError(f"{content.name}: a profiler's table without a device kernel in it: profile the device, too")
+    return Reading(others=[found])
+
+
+def _is_step_runs(content: Content) -> bool:
+    from diagnose.sources.step_runs import is_step_runs
+
+    return is_step_runs(content.head_text)
+
+
+def _read_step_runs(content: Content) -> Reading:
+    from diagnose.sources.step_runs import read_step_runs
+
+    return Reading(others=[read_step_runs(content.name, content.text())])
+
+
+_TABLE = re.compile(r'(?:sep=.\s+)?"?(?:time|timestamp|date)"?\s*[,;\t]', re.IGNORECASE)
+"""How a table that a dashboard exports begins."""
+
+
 def _looks_like(content: Content) -> str:
     """What was given instead of evidence, in a few words."""
     try:
@@ -233,6 +288,11 @@ def _looks_like(content: Content) -> str:
     if b"\x00" in content.head:
         return "is not text"
     text = content.head_text.lstrip()
+    if _TABLE.match(text):
+        return (
+            "a table of a dashboard, whose columns say what was asked of the metrics and not what they are; give the metrics "
+            "themselves (two scrapes, or --prometheus URL --match SELECTOR)"
+        )
     status = re.search(r"<title>\s*([^<]{1,60}?)\s*</title>", text, re.IGNORECASE)
     if text[:1] == "<":
         return f"an HTML page ({printable(status[1])})" if status is not None else "an HTML or XML page"
@@ -247,9 +307,12 @@ READERS: tuple[Reader, ...] = (
     Reader("step records", lambda content: is_steps_header(_first_json(content)), _read_steps),
     Reader("a torch profiler's trace", lambda content: is_trace(content.head), _read_trace, is_long=True),
     Reader("a metrics page", _is_page, _read_page),
+    Reader("metrics as JSON (Prometheus's query API, prom2json)", _is_metrics_json, _read_metrics_json),
     Reader("a benchmark result", _is_bench, _read_bench),
     Reader("output of nvidia-smi", _is_nvidia_smi, _read_nvidia_smi),
     Reader("output of py-spy", _is_py_spy, _read_py_spy),
     Reader("a server's state in JSON", _is_state, _read_state),
     Reader("an engine's log", _is_log, _read_log),
+    Reader("a profiler's table of kernels", _is_kernel_table, _read_kernel_table),
+    Reader("a summary of steps by phase", _is_step_runs, _read_step_runs),
 )

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from diagnose.dialects.registry import DIALECTS
 from diagnose.dialects.state import Path, StateShape, StepShape, at, number
 from diagnose.dialects.states import STATE_SHAPES, STEP_SHAPES
 from diagnose.observation import Event, Span
-from diagnose.signals import Gauge, Signals
+from diagnose.signals import Counter, Gauge, Signals
 from diagnose.sources.readers import parse_json
 from diagnose.sources.steps import CountedStep, add_steps
 from probes.recording import Entry
@@ -106,6 +107,11 @@ class StateEvidence:
             if total:
                 text = "blocks of live requests: the free ones hold released content that can be used again"
                 signals.gauges["pool_usage"] = Gauge(tuple(v / total for v in used.values), shape.name, text)
+        paused = signals.gauges.get("paused")
+        if paused is not None:
+            rises = sum(max(0.0, after - before) for before, after in pairwise(paused.values))
+            text = "at least: rises of paused requests from record to record"
+            signals.counters["preemptions"] = Counter(rises, shape.name, text, late=True)
         steps = [
             CountedStep(
                 seconds=(number(at(record, shape.milliseconds)) or 0.0) / 1e3,

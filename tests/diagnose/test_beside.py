@@ -37,6 +37,48 @@ DMON = """\
     0     390     88     82    100     61   1593    900     10      1
     0       -     89     83    100     61   1593    885     20      1
 """
+QUERY = """\
+==============NVSMI LOG==============
+
+Timestamp                                 : Mon Nov  3 07:00:00 2026
+Attached GPUs                             : 2
+GPU 00000000:19:00.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    Performance State                     : P0
+    Clocks Event Reasons
+        Idle                              : Not Active
+        SW Power Cap                      : Not Active
+        HW Slowdown                       : Active
+            HW Thermal Slowdown           : Active
+            HW Power Brake Slowdown       : Not Active
+        SW Thermal Slowdown               : Not Active
+    FB Memory Usage
+        Total                             : 81559 MiB
+        Used                              : 78000 MiB
+    BAR1 Memory Usage
+        Total                             : 131072 MiB
+        Used                              : 4 MiB
+    Utilization
+        Gpu                               : 98 %
+    Temperature
+        GPU Current Temp                  : 91 C
+    GPU Power Readings
+        Power Draw                        : 350.12 W
+        Current Power Limit               : 700.00 W
+    Clocks
+        SM                                : 705 MHz
+    Max Clocks
+        SM                                : 1980 MHz
+GPU 00000000:3B:00.0
+    Clocks Event Reasons
+        HW Slowdown                       : Not Active
+            HW Thermal Slowdown           : Not Active
+    FB Memory Usage
+        Total                             : 81559 MiB
+        Used                              : N/A
+    Clocks
+        SM                                : 1980 MHz
+"""
 
 
 def device(text: str) -> Signals:
@@ -75,6 +117,17 @@ def test_csv_without_an_index_is_one_gpu_per_line():
     assert found.gauges["gpu_busy"].values == (0.05, 0.09)
 
 
+def test_a_query_s_report_is_one_moment_of_all_gpus():
+    found = device(QUERY)
+    assert found.last("device_memory_total") == 2 * 81559 * 2**20
+    assert found.last("device_memory_reserved") == 78000 * 2**20, "that of the address window is another memory"
+    assert (found.last("gpu_sm_clock"), found.last("gpu_sm_clock_limit")) == (705e6, 1980e6)
+    assert (found.last("gpu_throttle_hw_thermal"), found.last("gpu_throttle_sw_thermal")) == (1, 0)
+    assert found.last("gpu_temperature") == 91
+    again = QUERY.replace("705 MHz", "600 MHz")
+    assert device(QUERY + again).gauges["gpu_sm_clock"].values == (705e6, 600e6)
+
+
 def test_dmon_skips_what_it_has_no_figure_for():
     found = device(DMON)
     assert found.gauges["gpu_power"].values == (388, 390)
@@ -82,7 +135,9 @@ def test_dmon_skips_what_it_has_no_figure_for():
     assert found.gauges["gpu_throttle_sw_thermal"].values == (0, 1, 1)
 
 
-@pytest.mark.parametrize(("text", "expected"), [(DMON, "supported"), (CSV, "supported"), (TABLE, "undetermined")])
+@pytest.mark.parametrize(
+    ("text", "expected"), [(DMON, "supported"), (CSV, "supported"), (QUERY, "supported"), (TABLE, "undetermined")]
+)
 def test_heat_is_evidence_whoever_prints_it(tmp_path, text, expected):
     assert verdict(look(tmp_path, smi=text), "device_degraded") == expected
 

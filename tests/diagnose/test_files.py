@@ -176,5 +176,5 @@ def test_standard_input(monkeypatch, tmp_path):
     assert times(["-"]) == [5.0]
     monkeypatch.setattr(sys, "stdin", stdin(b""))
     assert complaint("-") == "-: is empty"
-    monkeypatch.setattr(sys, "stdin", stdin(b"\xff\xfe"))
+    monkeypatch.setattr(sys, "stdin", stdin(b"\xff\xfd"))
     assert complaint("-").startswith("-: is not text")

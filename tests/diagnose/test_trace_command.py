@@ -40,6 +40,14 @@ def test_traces_of_ranks_are_read_together(tmp_path):
     assert (code, out.strip()) == (1, "collective_stall is supported")
 
 
+@pytest.mark.parametrize(("comm_us", "code"), [(300, 1), (60, 3), (1, 0)], ids=["most", "a fair share", "little"])
+def test_the_exit_code_follows_the_share_of_collectives(tmp_path, comm_us, code):
+    """A regular trace of one rank: no stream stalls. What may be a late rank is not nothing wrong."""
+    path = Trace().run(steady(comm_us=comm_us)).write(tmp_path / "t.json")
+    found, out = run(path, "-q")
+    assert found == code, out
+
+
 def test_an_incomplete_profile_is_insufficient_evidence(tmp_path):
     path = Trace(skip_every=10).run(with_prefill()).write(tmp_path / "t.json")
     code, out = run(path, "--json")
