@@ -192,7 +192,7 @@ class EngineThread:
                 self.status(),
                 scheduler.config.max_batched_tokens,
                 scheduler.config.max_sequences,
-                scheduler.prefix_cache_enabled,
+                scheduler.config.enable_prefix_cache,
                 scheduler.num_running,
                 scheduler.num_waiting,
             )

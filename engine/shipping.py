@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.admission import blocks_for
 from engine.config import check_bounds
 
 
@@ -52,7 +51,7 @@ class Shipping:
         if self._is_done:
             return None
         is_last = num_tokens >= self.num_prompt_tokens
-        end = blocks_for(self.num_prompt_tokens, self.block_size) if is_last else num_tokens // self.block_size
+        end = -(-self.num_prompt_tokens // self.block_size) if is_last else num_tokens // self.block_size
         if end <= self._next_block:
             return None
         self._is_done = is_last
