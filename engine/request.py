@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from engine.shipping import Outbound
-from probes.recorder import RequestOrigin
+from probes.recorder import RequestOrigin, TransferTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ class Request:
     leader: "Request | None" = None
     outbound: Outbound | None = None
     """Where its KV goes chunk by chunk, when it is computed for another instance."""
+    transfer: TransferTrace | None = None
+    """How its KV came from a prefill instance, or did not; None while it is on its way."""
     received: ReceivedKv | None = None
     """KV that has arrived and has no blocks yet."""
     block_ids: list[int] = field(default_factory=list)

@@ -145,7 +145,7 @@ class BatchPlan:
     sample_rows: list[int]
     sample_requests: list[Request]
     copies: list[BlockCopy]
-    imports: list[BlockImport]
+    imports: list[BlockImport] = field(default_factory=list)
     step_id: int = 0
     """Of the step's record: a device whose times come later says by it which step they belong to."""
 

@@ -15,15 +15,24 @@ from typing import NamedTuple
 from engine import forks
 from engine.prefix_binding import PrefixBinding
 from engine.request import ReceivedKv, Request, RequestState
+from engine.runner.base import TokenLogprobs
 from engine.waiting import WaitingQueue
+from probes.recorder import TransferTrace
 from probes.records import DeferralReason
 
 
-class FirstToken(NamedTuple):
-    """The token that follows the prompt, with the moment when it came."""
+class TransferEvent(NamedTuple):
+    """What became known of a transfer. Its last event has `ended`."""
 
-    token_id: int
-    now_ns: int
+    request_id: str
+    asked_ns: int
+    """When the prefill instance was asked."""
+    first_token: int | None = None
+    """The token that follows the prompt."""
+    first_logprobs: TokenLogprobs | None = None
+    ended: TransferTrace | None = None
+    received: ReceivedKv | None = None
+    """With `ended`: None when the transfer failed."""
 
 
 class Transfers:
@@ -55,7 +64,7 @@ class Transfers:
         self._requests[request.request_id] = request
         return first_block
 
-    def first_token(self, request_id: str, token: FirstToken) -> Request | None:
+    def first_token(self, request_id: str, token_id: int, now_ns: int) -> Request | None:
         """The prefill side's token becomes the request's own; None when it has ended, or shares its prompt with others.
 
         Choices of one prompt draw their first tokens from the same logits, which only the decode side can do for all.
@@ -63,8 +72,8 @@ class Transfers:
         request = self._requests.get(request_id)
         if request is None or request.siblings or request.output_token_ids:
             return None
-        request.output_token_ids.append(token.token_id)
-        request.first_token_ns = request.last_token_ns = token.now_ns
+        request.output_token_ids.append(token_id)
+        request.first_token_ns = request.last_token_ns = now_ns
         return request
 
     def end(self, request_id: str, received: ReceivedKv | None) -> Request | None:

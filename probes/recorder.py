@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from threading import Lock
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol
 
 from probes.locks import Histogram
@@ -26,6 +27,21 @@ class RequestOrigin(NamedTuple):
     """W3C trace context headers, as they came."""
 
 
+class TransferTrace(NamedTuple):
+    """How the KV of a prompt came from a prefill instance, as the decode side saw it."""
+
+    wait_ns: int
+    """From asking the prefill instance until all of it was here, or until it was given up."""
+    exposed_ns: int | None
+    """Of that, what the transfer added to the prefill instance's own work; None: it failed, so that nobody knows."""
+    wire_ns: int | None
+    """Time in which its chunks were sent, summed up, as the sender saw it; hidden behind computation or not."""
+    num_bytes: int
+    num_chunks: int
+    failure: str | None = None
+    """Why it ended early; the prompt was then computed here."""
+
+
 class RequestTrace(NamedTuple):
     """One finished request; stamps are monotonic ns, None when the request never got there."""
 
@@ -40,6 +56,8 @@ class RequestTrace(NamedTuple):
     num_preemptions: int
     finish_reason: str
     origin: RequestOrigin | None = None
+    transfer: TransferTrace | None = None
+    """None: the prompt was computed here from the start."""
 
 
 class StepSlice(NamedTuple):
@@ -76,6 +94,10 @@ class Recorder(Protocol):
 
     def on_failure(self, kind: str) -> None: ...
 
+    def on_transfer(self, trace: TransferTrace) -> None:
+        """A prompt's KV has come, or will not come."""
+        ...
+
 
 class NullRecorder:
     """Records nothing: the other arm of every measurement of what recording costs."""
@@ -96,6 +118,9 @@ class NullRecorder:
         pass
 
     def on_failure(self, kind: str) -> None:
+        pass
+
+    def on_transfer(self, trace: TransferTrace) -> None:
         pass
 
 
@@ -145,6 +170,11 @@ class Counters:
     failures: Counter[str]
     finished: Counter[str]
     stall_ns: Counter[tuple[str, str]]
+    transfer_wire: Histogram
+    transfer_exposed: Histogram
+    transfer_bytes: Counter[str]
+    transfer_chunks: Counter[str]
+    transfer_failures: Counter[str]
     evictions: int = 0
     ghost_hits: int = 0
     preemptions: int = 0
@@ -184,6 +214,7 @@ class RingRecorder:
         self._next_trace = 0
         self._last_emit_ns = 0
         self._floor = DecodeFloor()
+        self._sender_lock = Lock()
         self.counters = Counters(
             step_duration={kind: Histogram() for kind in StepKind},
             device_ns={kind: [0] * len(OpClass) for kind in StepKind},
@@ -198,6 +229,11 @@ class RingRecorder:
             failures=Counter(),
             finished=Counter(),
             stall_ns=Counter(),
+            transfer_wire=Histogram(),
+            transfer_exposed=Histogram(),
+            transfer_bytes=Counter(),
+            transfer_chunks=Counter(),
+            transfer_failures=Counter(),
         )
 
     @property
@@ -306,6 +342,30 @@ class RingRecorder:
     @_guarded
     def on_failure(self, kind: str) -> None:
         self.counters.failures[kind] += 1
+
+    @_guarded
+    def on_transfer(self, trace: TransferTrace) -> None:
+        counters = self.counters
+        counters.transfer_bytes["received"] += trace.num_bytes
+        counters.transfer_chunks["received"] += trace.num_chunks
+        if trace.failure is not None:
+            counters.transfer_failures[trace.failure] += 1
+        if trace.wire_ns is not None:
+            counters.transfer_wire.observe(trace.wire_ns)
+        if trace.exposed_ns is not None:
+            counters.transfer_exposed.observe(trace.exposed_ns)
+
+    @_guarded
+    def on_kv_sent(self, num_bytes: int, num_chunks: int, wire_ns: int, failure: str | None = None) -> None:
+        """The prefill side's view of one prompt. From any thread: each connection has its own."""
+        counters = self.counters
+        with self._sender_lock:
+            counters.transfer_bytes["sent"] += num_bytes
+            counters.transfer_chunks["sent"] += num_chunks
+            if failure is not None:
+                counters.transfer_failures[failure] += 1
+            elif num_chunks:
+                counters.transfer_wire.observe(wire_ns)
 
     def steps_since(self, since: int, limit: int | None = None) -> StepSlice:
         """Records with step_id >= since that are still held. Safe beside the writer: a slot is one reference."""

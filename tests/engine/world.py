@@ -9,7 +9,6 @@ from engine.prefix_cache import CacheScope
 from engine.radix_index import RadixIndex
 from engine.request import FinishReason, ReceivedKv, Request, RequestState
 from engine.step import ScheduledStep, plan_batch
-from engine.transfers import FirstToken
 from engine.waiting import LISTED_WAITING
 from tests.engine.builders import make_request, make_scheduler
 from tests.engine.shadow_kv import ShadowKv
@@ -73,7 +72,7 @@ class World:
                 self.on_the_way[request.request_id] = self.kv.computed_elsewhere(request, first_block)
 
     def first_token(self, request_id: str, token: int) -> None:
-        request = self.scheduler.transfers.first_token(request_id, FirstToken(token, 0))
+        request = self.scheduler.transfers.first_token(request_id, token, 0)
         if request is not None and request.params.max_tokens == 1:
             self.scheduler.finish(request, FinishReason.LENGTH)
             self._answer(request, FinishReason.LENGTH)
