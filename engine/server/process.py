@@ -20,6 +20,7 @@ import uvicorn
 
 from engine.config import SchedulerConfig
 from engine.core import EngineCore
+from engine.disagg.identity import transfer_scope
 from engine.errors import ConfigError
 from engine.loop import EngineFacts, EngineThread
 from engine.model.registry import LoadedModel, load_model
@@ -30,7 +31,8 @@ from engine.server.app import build_app
 from engine.server.codec import ModelCodec
 from engine.server.context import ServerContext
 from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
-from engine.server.drill_fault import GATE, SlowHostCore, contend, parse_fault
+from engine.server.disaggregation import make_disaggregation
+from engine.server.drill_fault import GATE, SlowHostCore, contend, parse_fault, transfer_delay
 from engine.server.exports import make_exports
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
 from probes.locks import TimedLock
@@ -76,6 +78,7 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
     """Loads the model, reserves the pool and joins the parts; nothing runs yet."""
     device = resolve_device(options.device)
     model = load_model(options.model, resolve_dtype(options.dtype, device))
+    scope = _scope(model) if options.role == "both" else transfer_scope(model, options.block_size)
     runner = make_runner(model, options, device)
     geometry = runner.geometry
     own_memory = None if device == "cpu" else runner.memory().total
@@ -95,7 +98,7 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
     runner.allocate_kv(kv_blocks, options.block_size)
     recorder, lock = RingRecorder(), TimedLock()
     eos_token_ids = frozenset(model.tokenizer.eos_ids) | frozenset(model.config.eos_ids)
-    core = _make_core(options, Scheduler(config, _scope(model)), runner, recorder, lock, eos_token_ids)
+    core = _make_core(options, Scheduler(config, scope), runner, recorder, lock, eos_token_ids)
     name = options.served_model_name or model.name
     version = _version()
     engine_id = secrets.token_hex(8)
@@ -105,9 +108,21 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         bandwidth_bytes_per_second=runner.bandwidth_bytes_per_second,
         flops_per_second=runner.flops_per_second,
         start_unix=time.time(),
-        info=_info(name, version, runner, config, engine_id),
+        info=_info(name, version, runner, config, engine_id, options.role),
     )
     engine = EngineThread(core, lock, recorder, facts)
+    disaggregation = None
+    if options.role != "both":
+        disaggregation = make_disaggregation(
+            options,
+            engine,
+            recorder,
+            scope,
+            device=device,
+            block_bytes=block_bytes,
+            vocab_size=model.config.vocab_size,
+            delay_seconds=transfer_delay(options.drill_fault, os.environ.get(GATE)),
+        )
     gpu = watch_gpu(device)
     collector = EngineCollector(recorder, lock, engine.snapshot, gpu)
     exports = make_exports(options, recorder, collector, facts, name, version)
@@ -125,6 +140,7 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         version=version,
         admin_token=admin_token,
         exports=exports,
+        disaggregation=disaggregation,
     )
 
 
@@ -142,6 +158,8 @@ def _make_core(
     log.warning("this server is slow on purpose: --drill-fault %s", options.drill_fault)
     if fault.kind == "lock":
         contend(lock, fault.seconds)
+        return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
+    if fault.kind == "transfer":
         return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
     core = SlowHostCore(scheduler, runner, recorder, lock, eos_token_ids)
     core.hand_out_seconds = fault.seconds
@@ -253,7 +271,9 @@ def _scope(model: LoadedModel) -> CacheScope:
     )
 
 
-def _info(name: str, version: str, runner: Runner, config: SchedulerConfig, engine_id: str) -> dict[str, str]:
+def _info(
+    name: str, version: str, runner: Runner, config: SchedulerConfig, engine_id: str, role: str
+) -> dict[str, str]:
     """Labels of `engine_info`."""
     geometry = runner.geometry._asdict()
     shape = {key: str(value) for key, value in geometry.items() if key not in ("name", "max_position")}
@@ -267,6 +287,7 @@ def _info(name: str, version: str, runner: Runner, config: SchedulerConfig, engi
         "prefix_cache": str(config.enable_prefix_cache).lower(),
         "prefix_index": config.prefix_index,
         "device": runner.device_name,
+        "role": role,
         "engine_id": engine_id,
         "attention_backend": runner.attention_backend,
         "device_time": runner.device_time_source,
