@@ -52,7 +52,8 @@ METRICS: dict[str, Metric] = {
         Metric(
             "tokens_total",
             _C,
-            "Tokens by phase: prefill (first-time), decode (sampled), recompute (after preemption), cached (not computed).",
+            "Tokens by phase: prefill (first-time), decode (sampled), recompute (after preemption), cached (not computed), "
+            "received (computed by a prefill instance).",
             ("phase",),
         ),
         Metric("scheduler_lock_wait_seconds", _H, "Wait for the scheduler lock by the site that asked.", ("site",)),

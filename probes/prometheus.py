@@ -95,7 +95,9 @@ class EngineCollector(Collector):
                 if any(sums)  # nought would say that it was measured
                 for index, op in enumerate(OpClass)
             },
-            "tokens_total": {(p,): counters.tokens[p] for p in ("prefill", "decode", "recompute", "cached")},
+            "tokens_total": {
+                (p,): counters.tokens[p] for p in ("prefill", "decode", "recompute", "cached", "received")
+            },
             "stall_seconds_total": {key: ns / 1e9 for key, ns in list(counters.stall_ns.items())},
             "scheduler_lock_contended_total": {(site.name,): site.contended for site in sites},
             "scheduler_lock_blocked_seconds_total": {

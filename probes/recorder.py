@@ -281,6 +281,7 @@ class RingRecorder:
         tokens["prefill"] += record.prefill_tokens or 0
         tokens["recompute"] += record.recomputed_tokens or 0
         tokens["cached"] += record.cached_tokens or 0
+        tokens["received"] += record.received_tokens or 0
         tokens["decode"] += record.emitted_tokens or 0
         if record.deferral is not None:
             counters.deferrals[record.deferral] += record.num_deferred or 0

@@ -194,6 +194,7 @@ class DecodeSide:
                     params=request.params,
                     salt=request.cache_salt,
                     origin=request.origin,
+                    timeout_seconds=max(0.0, fetch.deadline - time.monotonic()),
                     landing=receiver.landing,
                 )
             )

@@ -103,6 +103,7 @@ class PrefillSide:
             if not isinstance(ask, Ask):
                 raise TransferFailed("protocol", f"expected a prompt, got {type(ask).__name__}")
             self._check(ask)
+            connection.deadline = min(connection.deadline, time.monotonic() + ask.timeout_seconds)
             _Sending(self, connection, ask).run()
         except TransferFailed as error:
             self._refuse(connection, error)

@@ -39,6 +39,8 @@ class Ask(Struct, tag="ask", frozen=True):
     params: SamplingParams
     salt: str
     origin: RequestOrigin | None
+    timeout_seconds: float
+    """After which nobody waits for it any more."""
     landing: bytes
     """Where the channel may write; empty for one that sends in the connection."""
 
@@ -76,8 +78,11 @@ Message = Ask | Welcome | Chunk | Token | Done | Refused
 _decoder = msgspec.msgpack.Decoder(Message)
 
 
+FAILURES = ("unreachable", "timeout", "lost", "mismatch", "refused", "protocol", "internal")
+
+
 class TransferFailed(Exception):
-    """A transfer ends early. `kind`: unreachable, timeout, lost, mismatch, refused, protocol or internal."""
+    """A transfer ends early. `kind` is one of FAILURES."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -90,7 +95,7 @@ class Connection:
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = sock
-        self._deadline = deadline
+        self.deadline = deadline
 
     def send(self, message: Message) -> None:
         body = msgspec.msgpack.encode(message)
@@ -147,7 +152,7 @@ class Connection:
         return data
 
     def _await(self) -> None:
-        left = self._deadline - time.monotonic()
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from engine.disagg.channel import Channel, TcpChannel, choose_channel
 from engine.disagg.decode_side import DecodeSide
 from engine.disagg.prefill_side import PrefillSide
+from engine.disagg.wire import FAILURES
 from engine.loop import EngineThread
 from engine.prefix_cache import CacheScope
 from engine.server.errors import json_response
@@ -51,6 +52,8 @@ def make_disaggregation(
     delay_seconds: float = 0.0,
 ) -> Disaggregation:
     """For `--role prefill` and `--role decode`. Raises ConfigError for a prefill instance of another identity."""
+    # From the start, so that none is known to have failed.
+    recorder.counters.transfer_failures.update(dict.fromkeys(FAILURES, 0))
     channel, reason = choose_channel(options.transfer, device)
     log.info("KV is transferred by %s: %s", channel.name, reason)
     if options.role == "prefill":

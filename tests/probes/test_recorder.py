@@ -110,7 +110,7 @@ def test_counters_add_up():
     recorder.on_step(make_record(2, emitted_tokens=1, late_gaps_ns=(5_000_000_000,), num_preempted=1, host_gap_ns=7))
     recorder.on_step(make_record(3, deferral="kv_blocks", num_deferred=4))
     counters = recorder.counters
-    assert dict(counters.tokens) == {"prefill": 9, "recompute": 0, "cached": 0, "decode": 5}
+    assert dict(counters.tokens) == {"prefill": 9, "recompute": 0, "cached": 0, "received": 0, "decode": 5}
     assert (counters.evictions, counters.preemptions, counters.ghost_hits) == (3, 1, 2)
     assert counters.inter_token_latency.count == 3
     assert counters.host_gap.count == 1
