@@ -32,9 +32,13 @@ def pair(
 
 
 def complete(server: Serving, prompt: list[int] | str, **asked: Any) -> dict[str, Any]:
+    return complete_at(server.url, prompt, **asked)
+
+
+def complete_at(url: str, prompt: list[int] | str, **asked: Any) -> dict[str, Any]:
     body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True} | asked
     with urllib3.PoolManager(retries=False, timeout=60) as pool:
-        response = pool.request("POST", server.url + "/v1/completions", body=json.dumps(body).encode())
+        response = pool.request("POST", url + "/v1/completions", body=json.dumps(body).encode())
         answer: dict[str, Any] = json.loads(response.data)
         assert response.status == 200, answer
         return answer

@@ -14,7 +14,7 @@ from probes.exports import ExportCounters
 from probes.gpu import GpuReading, GpuSample, GpuState
 from probes.locks import NOBODY, Histogram, TimedLock
 from probes.prometheus import EngineCollector, exposition, negotiated
-from probes.recorder import RequestTrace, RingRecorder, TransferTrace, StepSlice
+from probes.recorder import RequestTrace, RingRecorder, StepSlice, TransferTrace
 from probes.records import BlockCensus, DeviceTime, StepKind
 from probes.snapshot import EngineSnapshot, ReuseSnapshot
 from tests.probes.gpus import IDENTITY, FixedMonitor, whole_gpu
