@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.recorder import COUNTED_TOGETHER, DecodeFloor, NullRecorder, Recorder, RequestTrace, RingRecorder
+from probes.counters import DecodeFloor
+from probes.recorder import COUNTED_TOGETHER, NullRecorder, Recorder, RequestTrace, RingRecorder
 from probes.records import DeviceTime, StepKind
 from tests.probes.records import make_record
 
