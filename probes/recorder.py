@@ -297,8 +297,10 @@ class RingRecorder:
             stall[cause, "some"] += ns
             stall[cause, "full"] += ns
         if late:
-            # Others went on meanwhile, so the stall of a preempted or deferred sequence is never full.
-            stall["preemption_or_deferral", "some"] += max(late)
+            # Others went on meanwhile, so the stall of a preempted or deferred sequence is never full. One whose first token
+            # came before its KV waited for the transfer.
+            cause = "kv_transfer" if record.received_tokens else "preemption_or_deferral"
+            stall[cause, "some"] += max(late)
 
     @_guarded
     def on_request_finished(self, trace: RequestTrace) -> None:
