@@ -25,8 +25,8 @@ def pair(
     """Options of each besides the roles. Prompts are computed in chunks of 64 tokens."""
     budget = ("--max-batched-tokens", "64")
     with (
-        serving(*both, "--role", "prefill", *budget, *prefill) as first,
-        serving(*both, "--role", "decode", "--prefill", first.url, *decode) as second,
+        serving(*both, "--role", "prefill", *budget, *prefill, seconds_to_ready=240) as first,
+        serving(*both, "--role", "decode", "--prefill", first.url, *decode, seconds_to_ready=240) as second,
     ):
         yield Pair(first, second)
 
