@@ -36,9 +36,9 @@ INFO_PATH = "/disaggregation"
 MAX_TRANSFERS = 16
 """At the same time; further prompts wait for one of them to end."""
 COOL_OFF_SECONDS = 2.0
-"""How long a prefill instance is left alone that could not be reached or did not answer in time."""
+"""How long a prefill instance is left alone that is not there, does not answer in time, or is not the one it should be."""
 _CONNECT_SECONDS = 2.0
-_DOWN = ("unreachable", "timeout")
+_DOWN = ("unreachable", "timeout", "mismatch", "protocol")
 
 
 class PeerAddress(msgspec.Struct, frozen=True):

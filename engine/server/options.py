@@ -119,8 +119,8 @@ class ServeOptions:
     def _check_role(self) -> None:
         if (self.role == "decode") != (self.prefill is not None):
             raise ConfigError("--role decode and --prefill URL go together: which instance is to compute the prompts")
-        if self.prefill is not None and not _is_http_url(self.prefill):
-            raise ConfigError(f"--prefill must be a URL like http://127.0.0.1:8001, got {self.prefill!r}")
+        if self.prefill is not None and not (_is_http_url(self.prefill) and self.prefill.startswith("http:")):
+            raise ConfigError(f"--prefill must be a URL like http://127.0.0.1:8001, without TLS, got {self.prefill!r}")
         if not 0 < self.transfer_timeout <= 3600:
             raise ConfigError(
                 f"--transfer-timeout must be above 0 and at most 3600 seconds, got {self.transfer_timeout}"

@@ -160,6 +160,10 @@ def _make_core(
         contend(lock, fault.seconds)
         return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
     if fault.kind == "transfer":
+        if options.role != "prefill":
+            raise ConfigError(
+                "--drill-fault transfer=... slows down what a prefill instance sends: it needs --role prefill"
+            )
         return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
     core = SlowHostCore(scheduler, runner, recorder, lock, eos_token_ids)
     core.hand_out_seconds = fault.seconds
