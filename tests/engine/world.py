@@ -94,7 +94,9 @@ class World:
         """Schedules and runs the forward pass; False when there is nothing to commit."""
         step = self.scheduler.schedule()
         self._check(step)
-        admitted = [one.request for one in step.decodes + step.prefills if one.request.request_id not in self._running]
+        imported = {one.block_id for one in step.imports}
+        admitted = [chunk.request for chunk in step.prefills if chunk.request.request_id not in self._running]
+        admitted += [one.request for one in step.decodes if not imported.isdisjoint(one.request.block_ids)]
         self.kv.forward(step, admitted)
         self.copies += len(step.copies)
         self.imported_blocks += len(step.imports)
