@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.counters import DecodeFloor
-from probes.recorder import COUNTED_TOGETHER, NullRecorder, Recorder, RequestTrace, RingRecorder
+from probes.recorder import COUNTED_TOGETHER, NullRecorder, Recorder, RequestTrace, RingRecorder, TransferTrace
 from probes.records import DeviceTime, StepKind
 from tests.probes.records import make_record
 
@@ -180,6 +180,7 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     "on_first_token": (None,),
     "on_request_finished": (make_trace(0)._replace(arrival_ns=None),),  # type: ignore[arg-type]
     "on_step": (make_record(0)._replace(kind="no such kind"),),  # type: ignore[arg-type]
+    "on_transfer": (TransferTrace(1, None, None, "bytes", 1),),  # type: ignore[arg-type]
 }
 """What each path of the recorder cannot count."""
 
