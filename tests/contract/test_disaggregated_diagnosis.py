@@ -3,8 +3,9 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from subprocess import run
 from typing import Any
 
@@ -18,15 +19,15 @@ pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def load(url: str, prompts: int = 4000) -> Iterator[None]:
-    """Requests one after the other, each with a prompt of its own."""
+def load(url: str, length: int) -> Iterator[None]:
+    """Requests one after the other, each with a prompt of its own of so many tokens."""
     stop = threading.Event()
 
     def ask() -> None:
-        for seed in range(prompts):
+        for seed in count():
             if stop.is_set():
                 return
-            complete_at(url, make_prompt(160, seed=seed), max_tokens=4)
+            complete_at(url, make_prompt(length, seed=seed), max_tokens=4)
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -37,13 +38,13 @@ def load(url: str, prompts: int = 4000) -> Iterator[None]:
         thread.join(60)
 
 
-def diagnose(prefill_options: Sequence[str]) -> dict[str, Any]:
+def diagnose(*prefill_options: str, length: int) -> dict[str, Any]:
     """Of the decode instance, under load for some seconds."""
     roles = [*SMALL, "--role", "prefill", "--max-batched-tokens", "64", *prefill_options]
     with (
         EngineProcess(roles, environment={"STALLSCOPE_DRILLS": "1"}) as prefill,
         EngineProcess([*SMALL, "--role", "decode", "--prefill", prefill.url]) as decode,
-        load(decode.url),
+        load(decode.url, length),
     ):
         command = [sys.executable, "-m", "diagnose.cli", "diagnose", decode.url, "--window", "6s", "--json"]
         done = run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -54,14 +55,12 @@ def diagnose(prefill_options: Sequence[str]) -> dict[str, Any]:
 
 def test_a_transfer_that_is_slowed_on_purpose_is_diagnosed():
     """Three chunks, each 300 ms late, where the prompt takes a few ms to compute."""
-    diagnosis = diagnose(["--drill-fault", "transfer=300ms"])
-    verdict = diagnosis["verdicts"]["transfer_stall"]
-    assert verdict["verdict"] == "supported"
-    assert diagnosis["primary"] == "transfer_stall"
-    assert "to the first token" in json.dumps(verdict["evidence"])
+    verdicts = diagnose("--drill-fault", "transfer=300ms", length=160)["verdicts"]
+    assert verdicts["transfer_stall"]["verdict"] == "supported"
+    assert "to the first token" in json.dumps(verdicts["transfer_stall"]["evidence"])
+    assert verdicts["queue_overload"]["verdict"] == verdicts["prefill_interference"]["verdict"] == "refuted"
 
 
 def test_an_ordinary_pair_has_no_transfer_stall():
-    diagnosis = diagnose([])
-    assert diagnosis["verdicts"]["transfer_stall"]["verdict"] in ("refuted", "undetermined")
-    assert diagnosis["primary"] != "transfer_stall"
+    """Thirteen chunks, of which only the last is waited for."""
+    assert diagnose(length=800)["verdicts"]["transfer_stall"]["verdict"] in ("refuted", "undetermined")
