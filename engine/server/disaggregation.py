@@ -1,6 +1,7 @@
 """The part of a server that one of a pair has: a listener for prompts, or a prefill instance to ask."""
 
 import logging
+import os
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from engine.disagg.prefill_side import PrefillSide
 from engine.disagg.wire import FAILURES
 from engine.loop import EngineThread
 from engine.prefix_cache import CacheScope
+from engine.server.drill_fault import GATE, transfer_delay
 from engine.server.errors import json_response
 from engine.server.options import ServeOptions
 from probes.recorder import RingRecorder
@@ -49,9 +51,10 @@ def make_disaggregation(
     device: str,
     block_bytes: int,
     vocab_size: int,
-    delay_seconds: float = 0.0,
-) -> Disaggregation:
-    """For `--role prefill` and `--role decode`. Raises ConfigError for a prefill instance of another identity."""
+) -> Disaggregation | None:
+    """None unless for `--role prefill` or `--role decode`. Raises ConfigError for a prefill instance of another identity."""
+    if options.role == "both":
+        return None
     # From the start, so that none is known to have failed.
     recorder.counters.transfer_failures.update(dict.fromkeys(FAILURES, 0))
     channel, reason = choose_channel(options.transfer, device)
@@ -67,7 +70,7 @@ def make_disaggregation(
             vocab_size=vocab_size,
             channels=channels,
             overlap=options.transfer_overlap,
-            delay_seconds=delay_seconds,
+            delay_seconds=transfer_delay(options.drill_fault, os.environ.get(GATE)),
             timeout_seconds=options.transfer_timeout,
         )
         return Disaggregation(prefill=side, host=options.host)

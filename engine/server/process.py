@@ -32,7 +32,7 @@ from engine.server.codec import ModelCodec
 from engine.server.context import ServerContext
 from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
 from engine.server.disaggregation import make_disaggregation
-from engine.server.drill_fault import GATE, SlowHostCore, contend, parse_fault, transfer_delay
+from engine.server.drill_fault import GATE, SlowHostCore, contend, parse_fault
 from engine.server.exports import make_exports
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
 from probes.locks import TimedLock
@@ -85,16 +85,7 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
     block_bytes = geometry.kv_bytes_per_token * options.block_size
     kv_blocks = derive_kv_blocks(options, geometry.weight_bytes, block_bytes, own_memory)
     max_model_len = _max_model_len(options, geometry.max_position, kv_blocks * options.block_size)
-    config = SchedulerConfig(
-        max_batched_tokens=options.max_batched_tokens,
-        max_sequences=options.max_sequences,
-        block_size=options.block_size,
-        kv_blocks=kv_blocks,
-        max_model_len=max_model_len,
-        enable_prefix_cache=options.prefix_cache,
-        prefix_index=options.prefix_index,
-        prefix_hash=options.prefix_hash,
-    )
+    config = _scheduler_config(options, kv_blocks, max_model_len)
     runner.allocate_kv(kv_blocks, options.block_size)
     recorder, lock = RingRecorder(), TimedLock()
     eos_token_ids = frozenset(model.tokenizer.eos_ids) | frozenset(model.config.eos_ids)
@@ -111,18 +102,9 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         info=_info(name, version, runner, config, engine_id, options.role),
     )
     engine = EngineThread(core, lock, recorder, facts)
-    disaggregation = None
-    if options.role != "both":
-        disaggregation = make_disaggregation(
-            options,
-            engine,
-            recorder,
-            scope,
-            device=device,
-            block_bytes=block_bytes,
-            vocab_size=model.config.vocab_size,
-            delay_seconds=transfer_delay(options.drill_fault, os.environ.get(GATE)),
-        )
+    disaggregation = make_disaggregation(
+        options, engine, recorder, scope, device=device, block_bytes=block_bytes, vocab_size=model.config.vocab_size
+    )
     gpu = watch_gpu(device)
     collector = EngineCollector(recorder, lock, engine.snapshot, gpu)
     exports = make_exports(options, recorder, collector, facts, name, version)
@@ -141,6 +123,19 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         admin_token=admin_token,
         exports=exports,
         disaggregation=disaggregation,
+    )
+
+
+def _scheduler_config(options: ServeOptions, kv_blocks: int, max_model_len: int) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_batched_tokens=options.max_batched_tokens,
+        max_sequences=options.max_sequences,
+        block_size=options.block_size,
+        kv_blocks=kv_blocks,
+        max_model_len=max_model_len,
+        enable_prefix_cache=options.prefix_cache,
+        prefix_index=options.prefix_index,
+        prefix_hash=options.prefix_hash,
     )
 
 
