@@ -251,6 +251,12 @@ def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
             yield Gap(interval, record.num_regular_gaps, tuple(parts), floor, booked, record)
         for late_ns in record.late_gaps_ns:
             seconds = late_ns / 1e9
+            if seconds < interval:
+                own = _without_earlier(known, interval - seconds)
+                late = _fitted_into(own, seconds)
+                late[-1] += max(0.0, seconds - sum(late))
+                yield Gap(seconds, 1, tuple(late), floor, sum(own), record)
+                continue
             late = _fitted_into(parts, seconds)
             left = max(0.0, seconds - interval)
             waited = 0.0
@@ -285,6 +291,20 @@ def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[f
         "lock_wait": (record.lock_wait_ns or 0) / 1e9,
     }
     return [known.get(name, 0.0) for name in PARTS]
+
+
+def _without_earlier(known: Sequence[float], early: float) -> list[float]:
+    """Of a gap that began `early` seconds after the previous step's emission: its first token was a prefill instance's.
+
+    What lay between two steps is the first to have gone by.
+    """
+    left = list(known)
+    for name in ("postprocess", "idle"):
+        at = PARTS.index(name)
+        cut = min(left[at], early)
+        left[at] -= cut
+        early -= cut
+    return left
 
 
 def _fitted_into(parts: Sequence[float], seconds: float) -> list[float]:

@@ -219,6 +219,8 @@ def _read_info(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
                 chosen = {names[label]: value for label, value in key if label in names} if names else dict(key)
                 info |= {label: _WORDS.get(value, value) for label, value in chosen.items() if value != "None"}
     signals.info = info
+    on = {feature for feature, (label, values) in dialect.features_with.items() if info.get(label) in values}
+    signals.features_absent = dialect.features_absent - on
 
 
 _WORDS = {"True": "true", "False": "false"}

@@ -5,6 +5,7 @@ that requests can arrive and metrics can be read in the middle of a long step.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -12,7 +13,9 @@ from typing import NamedTuple
 from engine.request import FinishReason, Request
 from engine.runner.base import Runner, StepResult, TokenLogprobs
 from engine.scheduler import Scheduler
+from engine.shipping import Outbound, Shipment
 from engine.step import BatchPlan, ScheduledStep, plan_batch
+from engine.transfers import TransferEvent
 from probes.locks import TimedLock
 from probes.recorder import Recorder, RequestTrace
 from probes.records import BlockCensus, StepRecord, step_kind
@@ -42,7 +45,10 @@ class _Decision(NamedTuple):
     num_running: int
     num_waiting: int
     evicted_blocks: int
+    num_transferring: int
     aborted: list[Request]
+    arrived: list[TokenOutput]
+    """First tokens that a prefill instance sampled."""
 
 
 class _Times(NamedTuple):
@@ -60,7 +66,7 @@ class _Gaps(NamedTuple):
 
 
 class EngineCore:
-    """Joins scheduler and runner. Everything but `abort` belongs to the engine thread.
+    """Joins scheduler and runner. Everything but `abort` and `arrive` belongs to the engine thread.
 
     `step` takes its stamps in the order that `StepRecord` draws:
 
@@ -83,10 +89,11 @@ class EngineCore:
         self._evictions = 0
         self._previous_end_ns: int | None = None
         self._aborts: dict[str, FinishReason] = {}
+        self._arrivals: deque[TransferEvent] = deque()
 
     @property
     def has_work(self) -> bool:
-        return bool(self._aborts) or self.scheduler.has_work
+        return bool(self._aborts) or bool(self._arrivals) or self.scheduler.has_work
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
         """Ends a request before its next step. From any thread; unknown and finished requests are ignored.
@@ -94,6 +101,10 @@ class EngineCore:
         Blocks are never freed under a running forward pass: the next scheduling pass does it.
         """
         self._aborts[request_id] = reason
+
+    def arrive(self, event: TransferEvent) -> None:
+        """What a prefill instance sent, in the order of its sending. From any thread; the next step takes it in."""
+        self._arrivals.append(event)
 
     def idle(self) -> None:
         """The loop is about to wait for work: the time until the next step is nobody's host gap."""
@@ -106,6 +117,9 @@ class EngineCore:
         lock_wait_ns, schedule_ns = self._schedule_site.last_wait_ns, self._schedule_site.last_hold_ns
         if decision.aborted:
             self._trace(decision.aborted, perf_counter_ns())
+        if decision.arrived:
+            hand_out(decision.arrived)
+            self._observe(decision.arrived, perf_counter_ns())
         step = decision.step
         if step.is_empty:
             return False
@@ -120,8 +134,11 @@ class EngineCore:
             self._fail(step, error, hand_out)
             return True
         self.failures_in_a_row = 0
+        shipments = _shipments(step)
         emit_ns, outputs, gaps = self._commit(step, plan, result)
         hand_out(outputs)
+        for outbound, shipment, block_ids in shipments:
+            self._ship(outbound, shipment, block_ids)
         times = _Times(start_ns, emit_ns, perf_counter_ns(), lock_wait_ns, schedule_ns, prepare_ns)
         self._recorder.on_step(self._record(decision, result, gaps, times))
         for late in result.late_device_ns:
@@ -168,15 +185,25 @@ class EngineCore:
             census=decision.census,
             evicted_blocks=decision.evicted_blocks,
             ghost_hits=step.ghost_hits,
+            received_tokens=step.received_tokens,
+            num_transferring=decision.num_transferring,
         )
 
     def _schedule(self) -> _Decision:
         scheduler = self.scheduler
         with self._schedule_site:
             aborted = self._apply_aborts()
+            arrived = self._apply_arrivals()
             step = scheduler.schedule()
             return _Decision(
-                step, scheduler.census(), scheduler.num_running, scheduler.num_waiting, self._new_evictions(), aborted
+                step,
+                scheduler.census(),
+                scheduler.num_running,
+                scheduler.num_waiting,
+                self._new_evictions(),
+                len(scheduler.transfers),
+                aborted,
+                arrived,
             )
 
     def _new_evictions(self) -> int:
@@ -193,6 +220,43 @@ class EngineCore:
                 request.finish_reason = reason
                 aborted.append(request)
         return aborted
+
+    def _apply_arrivals(self) -> list[TokenOutput]:
+        """Prompts whose KV is here may be scheduled; a first token is emitted at once, and its decode waits for the KV."""
+        outputs = []
+        transfers = self.scheduler.transfers
+        while self._arrivals:
+            event = self._arrivals.popleft()
+            if event.first_token is not None:
+                request = transfers.first_token(event.request_id, event.first_token, perf_counter_ns())
+                if request is not None:
+                    self._note_served(request, event.asked_ns)
+                    reason = self._reason_to_finish(request, event.first_token)
+                    if reason is not None:
+                        self.scheduler.finish(request, reason)
+                    outputs.append(TokenOutput(request, event.first_token, reason, event.first_logprobs))
+            if event.ended is not None:
+                self._recorder.on_transfer(event.ended)
+                request = transfers.end(event.request_id, event.received)
+                if request is not None:
+                    request.transfer = event.ended
+                    if event.received is not None:
+                        self._note_served(request, event.asked_ns)
+        return outputs
+
+    def _note_served(self, request: Request, asked_ns: int) -> None:
+        """What a prefill instance computed was queued here until that one was asked."""
+        if request.first_scheduled_ns is None:
+            request.first_scheduled_ns = asked_ns
+            self._recorder.on_first_scheduled(asked_ns - request.arrival_ns)
+
+    def _ship(self, outbound: Outbound, shipment: Shipment, block_ids: list[int]) -> None:
+        """Before the next step, so that nobody has written to the blocks, even if they have been given back."""
+        try:
+            outbound.send(shipment, self.runner.read_blocks(block_ids))
+        except Exception as error:  # a device that cannot be read costs this transfer, not the engine
+            log.error("blocks %d to %d could not be read for a transfer", *shipment[:2], exc_info=error)
+            outbound.fail(f"{type(error).__name__}: {error}")
 
     def _note_first_scheduled(self, step: ScheduledStep, now_ns: int) -> None:
         for sequence in step.prefills:
@@ -250,6 +314,7 @@ class EngineCore:
                     num_preemptions=request.num_preemptions,
                     finish_reason=str(request.finish_reason or FinishReason.ABORT),
                     origin=request.origin,
+                    transfer=request.transfer,
                 )
             )
 
@@ -267,6 +332,21 @@ class EngineCore:
         end_ns = perf_counter_ns()
         self._trace(failed, end_ns)
         self._previous_end_ns = end_ns
+
+
+def _shipments(step: ScheduledStep) -> list[tuple[Outbound, Shipment, list[int]]]:
+    """What of the step's prompts is computed for another instance and can leave now, with its blocks.
+
+    Taken down before the step is committed: a request that ends gives its blocks back.
+    """
+    due = []
+    for request, start, num_tokens, _, _ in step.prefills:
+        if request.outbound is not None:
+            shipment = request.outbound.shipping.computed(start + num_tokens)
+            if shipment is not None:
+                blocks = request.block_ids[shipment.first_block : shipment.end_block]
+                due.append((request.outbound, shipment, blocks))
+    return due
 
 
 def _gaps(sampled: list[Request], step_id: int, emit_ns: int) -> _Gaps:

@@ -68,6 +68,23 @@ def fork(leader: Request, sibling: Request, pool: BlockPool, prefixes: PrefixBin
     prefixes.fork(leader, sibling)
 
 
+def fork_all(
+    leader: Request, room: int, pool: BlockPool, prefixes: PrefixBinding
+) -> tuple[list[Request], list[Request]]:
+    """Siblings that decode now, at most `room` of them, and those who stand alone: no place or no block was left."""
+    siblings, leader.siblings = leader.siblings, []
+    forked: list[Request] = []
+    for sibling in siblings:
+        if len(forked) >= room or not pool.can_allocate(1):
+            break
+        fork(leader, sibling, pool, prefixes)
+        forked.append(sibling)
+    left = siblings[len(forked) :]
+    for sibling in left:
+        stand_alone(sibling)
+    return forked, left
+
+
 def copy_on_write(forked: Sequence[Request], pool: BlockPool, step: ScheduledStep) -> None:
     """Copies the end of the prompt for those who still need it, before this step writes behind it."""
     for sibling in forked:

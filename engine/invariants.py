@@ -22,15 +22,17 @@ def check_scheduler(
     requests: Mapping[str, Request],
     waiting: Sequence[Request],
     running: Sequence[Request],
+    transferring: Sequence[Request],
     pinned_blocks: Iterable[int],
 ) -> None:
     """`running`: oldest first. `pinned_blocks`: sources of copies that have not been done yet, with what leads to them."""
     pool.check_invariants()
     index.check_invariants()
-    forking = [sibling for request in (*running, *waiting) for sibling in request.siblings]
+    forking = [sibling for request in (*running, *waiting, *transferring) for sibling in request.siblings]
     _require(
-        len(requests) == len(waiting) + len(running) + len(forking),
-        f"{len(requests)} live requests, but {len(waiting)} waiting + {len(running)} running + {len(forking)} forking",
+        len(requests) == len(waiting) + len(running) + len(transferring) + len(forking),
+        f"{len(requests)} live requests, but {len(waiting)} waiting + {len(running)} running"
+        f" + {len(transferring)} transferring + {len(forking)} forking",
     )
     order = [request.sequence_number for request in (*running, *waiting)]
     _require(
@@ -41,7 +43,7 @@ def check_scheduler(
     readers = Counter(pinned_blocks)
     readers.update(request.fork_source for request in running if request.fork_source is not None)
     holders = Counter(readers)
-    for request in (*running, *waiting, *forking):
+    for request in (*running, *waiting, *transferring, *forking):
         _require(requests.get(request.request_id) is request, f"{request.request_id!r} is scheduled but not live")
         holders.update(request.block_ids)
     for block_id in range(pool.num_blocks):
@@ -55,6 +57,9 @@ def check_scheduler(
     )
     for request in waiting:
         _check_waiting(request)
+    for request in transferring:
+        _require(request.state is RequestState.TRANSFERRING, f"{request.request_id!r} transfers but is {request.state}")
+        _require(not request.block_ids, f"{request.request_id!r} has no KV yet but holds blocks")
     for request in forking:
         _check_forking(request)
     for request in running:

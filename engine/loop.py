@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from engine.core import EngineCore, TokenOutput
 from engine.errors import EngineUnavailable
 from engine.request import FinishReason, Request, RequestView, view_of
+from engine.scheduler import Scheduler
+from engine.transfers import TransferEvent
 from probes.locks import TimedLock
 from probes.recorder import Recorder
+from probes.records import DeferralReason
 from probes.snapshot import EngineSnapshot
 
 log = logging.getLogger("stallscope.engine")
@@ -51,6 +54,27 @@ class EngineState(NamedTuple):
     num_waiting: int
 
 
+class PrefillPeer(Protocol):
+    """A prefill instance that computes prompts for this one. Its answers come as events to `EngineThread.arrive`."""
+
+    min_tokens: int
+    """Prompt tokens not cached here from which it is asked."""
+
+    @property
+    def is_available(self) -> bool:
+        """False while it is known not to answer: prompts are then computed here without a wait."""
+        ...
+
+    def fetch(self, request: Request, first_block: int) -> None:
+        """Asks for the KV of a prompt from that block on. Returns at once; exactly one event with `ended` follows,
+        unless the fetch is cancelled."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Idempotent; unknown ids are ignored."""
+        ...
+
+
 class EngineThread:
     """Owns the engine core. Callers may be any thread; outputs reach each request's sink through `post`.
 
@@ -60,6 +84,8 @@ class EngineThread:
 
     def __init__(self, core: EngineCore, lock: TimedLock, recorder: Recorder, facts: EngineFacts) -> None:
         self.facts = facts
+        self.prefill_peer: PrefillPeer | None = None
+        """Set before `start`; None: every prompt is computed here."""
         self.dead_reason: str | None = None
         self._core = core
         self._scheduler = core.scheduler
@@ -107,23 +133,44 @@ class EngineThread:
         try:
             with self._submit_site:
                 self._scheduler.add(request, [sibling for sibling, _ in siblings])
+                first_block = self._begin_transfer(request)
         except BaseException:
             for request_id in group:
                 del self._sinks[request_id]
             raise
+        self._wake.set()
+        if self.prefill_peer is not None and first_block is not None:
+            self.prefill_peer.fetch(request, first_block)
+
+    def _begin_transfer(self, request: Request) -> int | None:
+        """The block from which a prefill instance is to compute the prompt; None: all of it is computed here."""
+        peer, scheduler = self.prefill_peer, self._scheduler
+        if peer is None or not peer.is_available:
+            return None
+        return scheduler.transfers.begin(request, peer.min_tokens, scheduler.config.enable_prefix_cache)
+
+    def arrive(self, event: TransferEvent) -> None:
+        """From the prefill peer's threads."""
+        self._core.arrive(event)
         self._wake.set()
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
         """Idempotent; the sink hears nothing more. Blocks are back after the next scheduling pass."""
         if self._sinks.pop(request_id, None) is not None:
             self._core.abort(request_id, reason)
+            self._cancel_transfer(request_id)
             self._wake.set()
+
+    def _cancel_transfer(self, request_id: str) -> None:
+        if self.prefill_peer is not None:
+            self.prefill_peer.cancel(request_id)
 
     def fail_all(self) -> None:
         """Ends every open request with an error at its sink (shutdown, dead engine)."""
         open_requests = [request for request, _ in list(self._sinks.values())]
         for request in open_requests:
             self._core.abort(request.request_id, FinishReason.ERROR)
+            self._cancel_transfer(request.request_id)
         self._wake.set()
         self._hand_out([TokenOutput(request, None, FinishReason.ERROR) for request in open_requests])
 
@@ -164,7 +211,8 @@ class EngineThread:
                 num_running=scheduler.num_running,
                 num_waiting=scheduler.num_waiting,
                 num_forking=scheduler.num_forking,
-                waiting_by_reason=dict(scheduler.waiting_by_reason()),
+                num_transferring=len(scheduler.transfers),
+                waiting_by_reason=_by_reason(scheduler),
                 prefix_query_tokens=scheduler.counters.prefix_query_tokens,
                 prefix_hit_tokens=scheduler.counters.prefix_hit_tokens,
                 max_batched_tokens=scheduler.config.max_batched_tokens,
@@ -192,7 +240,7 @@ class EngineThread:
                 self.status(),
                 scheduler.config.max_batched_tokens,
                 scheduler.config.max_sequences,
-                scheduler.prefix_cache_enabled,
+                scheduler.config.enable_prefix_cache,
                 scheduler.num_running,
                 scheduler.num_waiting,
             )
@@ -260,7 +308,16 @@ class EngineThread:
                 continue  # its client left, or a stop string ended it
             if output.finish_reason is not None:
                 del self._sinks[request_id]
+                self._cancel_transfer(request_id)
             entry[1](output)
+
+
+def _by_reason(scheduler: Scheduler) -> dict[str, int]:
+    """Of those in the queue, and of those that are kept out of it."""
+    counts = scheduler.waiting_by_reason()
+    if scheduler.transfers:
+        counts[DeferralReason.KV_TRANSFER] = len(scheduler.transfers)
+    return counts
 
 
 def _call(deliver: Deliver, outputs: list[TokenOutput]) -> None:

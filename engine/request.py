@@ -6,7 +6,8 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import NamedTuple
 
-from probes.recorder import RequestOrigin
+from engine.shipping import Outbound
+from probes.recorder import RequestOrigin, TransferTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,22 @@ class RequestState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
+    TRANSFERRING = "transferring"
+    """Another instance computes its prompt; it holds nothing here until its KV has arrived."""
     FORKING = "forking"
     """Waits for the prompt that its leader computes for both."""
     FINISHED = "finished"
+
+
+class ReceivedKv(NamedTuple):
+    """KV of a prompt that another instance computed, in host memory until the request gets blocks for it."""
+
+    first_block: int
+    """Blocks before it are not in here: they were cached when the transfer began."""
+    num_tokens: int
+    """Positions of the prompt that have KV, those before `first_block` included."""
+    blocks: list[memoryview]
+    """One per block from `first_block` on, in the form of `Runner.read_blocks`."""
 
 
 class FinishReason(StrEnum):
@@ -89,6 +103,12 @@ class Request:
     siblings: list["Request"] = field(default_factory=list)
     """Requests that go on from this one's prompt once it is computed; none any more after that. See engine.forks."""
     leader: "Request | None" = None
+    outbound: Outbound | None = None
+    """Where its KV goes chunk by chunk, when it is computed for another instance."""
+    transfer: TransferTrace | None = None
+    """How its KV came from a prefill instance, or did not; None while it is on its way."""
+    received: ReceivedKv | None = None
+    """KV that has arrived and has no blocks yet."""
     block_ids: list[int] = field(default_factory=list)
     fork_source: int | None = None
     """The block with the end of the prompt, held until it is copied to the last of its own blocks."""

@@ -10,6 +10,7 @@ oldest one always goes on.
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from time import perf_counter_ns
 from typing import Any
 
@@ -25,16 +26,17 @@ from engine.prefix_cache import CacheScope, PrefixIndex
 from engine.prefix_indexes import make_prefix_index
 from engine.request import FinishReason, Request, RequestState, arrival
 from engine.step import ScheduledSequence, ScheduledStep, SchedulerCounters
+from engine.transfers import Transfers
 from engine.turns import DecodeTurns
 from engine.waiting import WaitingQueue
-from probes.arithmetic import attention_pairs
 from probes.records import BlockCensus, DeferralReason
 
 
 class Scheduler:
     """Not thread-safe: the caller holds a lock. Each non-empty `schedule()` is followed by one `commit` or `fail`.
 
-    `requests` holds every live request by id; `pool` and `index` are for reading.
+    `requests` holds every live request by id; `pool` and `index` are for reading; `transfers` are those without a part in
+    any step until their KV has come from a prefill instance.
     """
 
     def __init__(
@@ -58,14 +60,16 @@ class Scheduler:
         self._forked: list[Request] = []
         self._turns = DecodeTurns()
         self._in_flight: ScheduledStep | None = None
-        self._num_added = 0
+        self._numbers = count(1)
+        self.transfers = Transfers(self._waiting, self._prefixes, self._numbers)
         self._preemptions = self._prefix_query_tokens = self._prefix_hit_tokens = 0
 
     # What can be seen.
 
     @property
     def has_work(self) -> bool:
-        return bool(self.requests)
+        """Somebody could be in a step."""
+        return self.num_running + self.num_waiting > 0
 
     @property
     def num_running(self) -> int:
@@ -78,11 +82,7 @@ class Scheduler:
     @property
     def num_forking(self) -> int:
         """Requests that wait for a prompt that another one computes for them; neither running nor waiting."""
-        return len(self.requests) - self.num_running - self.num_waiting
-
-    @property
-    def prefix_cache_enabled(self) -> bool:
-        return self.config.enable_prefix_cache
+        return len(self.requests) - self.num_running - self.num_waiting - len(self.transfers)
 
     @property
     def counters(self) -> SchedulerCounters:
@@ -105,7 +105,8 @@ class Scheduler:
         """Counts everything again, O(blocks + tokens held). Raises InvariantViolation with the numbers."""
         pinned = [block_id for path in self._in_flight.pinned for block_id in path] if self._in_flight else []
         running = sorted(self._prefills + self._decodes, key=arrival)
-        check_scheduler(self.pool, self.index, self.requests, list(self._waiting), running, pinned)
+        lists = list(self._waiting), running, list(self.transfers)
+        check_scheduler(self.pool, self.index, self.requests, *lists, pinned)
         if self._in_flight is None and self._prefills not in ([], running[-1:]):
             raise InvariantViolation(f"{len(self._prefills)} half-computed prompts, or one that is not the youngest")
 
@@ -119,8 +120,7 @@ class Scheduler:
         check_group([request, *siblings], self.requests, self.config)
         forks.join(request, siblings)
         for one in (request, *siblings):
-            self._num_added += 1
-            one.sequence_number = self._num_added
+            one.sequence_number = next(self._numbers)
             self.requests[one.request_id] = one
         self._waiting.append(request)
 
@@ -146,6 +146,8 @@ class Scheduler:
         """From its place; siblings that still needed its prompt get another leader there."""
         if request.state is RequestState.FORKING:
             forks.leave(request)
+        elif request.state is RequestState.TRANSFERRING:
+            self.transfers.leave(request)
         elif request.state is RequestState.RUNNING:
             (self._decodes if request in self._decodes else self._prefills).remove(request)
             if request.siblings:
@@ -222,7 +224,7 @@ class Scheduler:
                 continue
             if is_decode:
                 request.num_computed_tokens = request.max_computed_tokens = start + 1
-                if use_cache and (start + 1) % block_size == 0:
+                if use_cache and (start + 1) // block_size > request.num_hashed_blocks:
                     self._prefixes.index_full_blocks(request)
             elif request in self._prefills:
                 self._prefills.remove(request)
@@ -237,14 +239,11 @@ class Scheduler:
 
     def _fork(self, leader: Request) -> None:
         """Siblings of a prompt that is computed now decode from here on; for whom there is no room starts on its own."""
-        siblings, leader.siblings = leader.siblings, []
-        while siblings and self.num_running < self.config.max_sequences and self.pool.can_allocate(1):
-            sibling = siblings.pop(0)
-            forks.fork(leader, sibling, self.pool, self._prefixes)
+        forked, left = forks.fork_all(leader, self.config.max_sequences - self.num_running, self.pool, self._prefixes)
+        for sibling in forked:
             insort(self._decodes, sibling, key=arrival)
-            self._forked.append(sibling)
-        for sibling in reversed(siblings):
-            forks.stand_alone(sibling)
+        self._forked += forked
+        for sibling in reversed(left):
             self._waiting.push_front(sibling)
 
     def fail(self, step: ScheduledStep) -> list[Request]:
@@ -336,18 +335,12 @@ class Scheduler:
             promised += self._blocks_missing(request, request.num_tokens)
         return budget, promised
 
-    def _schedule_chunk(self, step: ScheduledStep, request: Request, num_tokens: int) -> None:
+    def _schedule_chunk(self, step: ScheduledStep, request: Request, num_tokens: int, is_decode: bool = False) -> None:
         start = request.num_computed_tokens
         end = start + num_tokens
         request.block_ids += self.pool.allocate(self._blocks_missing(request, end))
         request.deferral, request.deferred_steps = None, 0
-        step.prefills.append(ScheduledSequence(request, start, num_tokens, False, end == request.num_tokens))
-        if end == request.num_tokens:
-            step.forks = [ScheduledSequence(one, start, num_tokens, False, True) for one in request.siblings]
-        recomputed = max(0, min(end, request.max_computed_tokens) - start)
-        step.recomputed_tokens += recomputed
-        step.prefill_tokens += num_tokens - recomputed
-        step.prefill_attention_pairs += attention_pairs(start, num_tokens)
+        step.add(ScheduledSequence(request, start, num_tokens, is_decode, end == request.num_tokens))
 
     def _admit(self, step: ScheduledStep, budget: int, promised: int) -> None:
         """Starts waiting prompts in order of arrival until one cannot start; that one's reason holds for the rest."""
@@ -364,12 +357,15 @@ class Scheduler:
             # What was just preempted must not take its blocks back at once. Unless nobody else goes on: victims that share all
             # their blocks yield none, and the oldest then starts again rather than leave the step empty.
             held_back = step.preempted and not step.is_empty
-            plan = None if held_back else self._prefixes.plan(request, available, self.prefix_cache_enabled)
+            plan = None if held_back else self._prefixes.plan(request, available, self.config.enable_prefix_cache)
             if plan is None:
                 return self._waiting.defer(step, DeferralReason.BLOCKS, available)
             self._start(step, request, plan)
             num_tokens = min(budget, request.num_tokens - request.num_computed_tokens)
-            self._schedule_chunk(step, request, num_tokens)
+            is_decode = plan.num_received > 0 and request.is_decoding  # a prefill instance has computed all of it
+            if is_decode:
+                self._decodes.append(self._prefills.pop())
+            self._schedule_chunk(step, request, num_tokens, is_decode)
             budget -= num_tokens
             promised += self._blocks_missing(request, request.num_tokens)
         return None
@@ -382,12 +378,13 @@ class Scheduler:
         if self.config.enable_prefix_cache:
             step.ghost_hits += self._prefixes.ghost_hits(request, len(plan.shared))
         request.max_computed_tokens = max(request.max_computed_tokens, plan.num_tokens)
+        step.received_tokens += plan.num_received
         if request.num_preemptions == 0:
-            request.num_cached_tokens = plan.num_tokens
-            step.cached_tokens += plan.num_tokens
+            request.num_cached_tokens = num_cached = plan.num_tokens - plan.num_received
+            step.cached_tokens += num_cached
             if self.config.enable_prefix_cache:
                 self._prefix_query_tokens += request.num_tokens
-                self._prefix_hit_tokens += plan.num_tokens
+                self._prefix_hit_tokens += num_cached
 
     def _release(self, request: Request) -> None:
         if request.fork_source is not None:

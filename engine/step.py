@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.request import Request
+from probes.arithmetic import attention_pairs
 from probes.records import DeferralReason
 
 
@@ -23,6 +24,14 @@ class BlockCopy(NamedTuple):
     source: int
     target: int
     num_tokens: int
+
+
+class BlockImport(NamedTuple):
+    """KV that another instance computed goes into a private block."""
+
+    block_id: int
+    content: memoryview
+    """In the form of `Runner.read_blocks`."""
 
 
 class Deferral(NamedTuple):
@@ -47,13 +56,15 @@ class SchedulerCounters(NamedTuple):
 
 @dataclass(slots=True)
 class ScheduledStep:
-    """Decodes first, then prefill chunks; copies are executed in order before the forward pass."""
+    """Decodes first, then prefill chunks; copies are executed in order before the forward pass, imports before those."""
 
     decodes: list[ScheduledSequence] = field(default_factory=list)
     prefills: list[ScheduledSequence] = field(default_factory=list)
     forks: list[ScheduledSequence] = field(default_factory=list)
     """Siblings of the last prefill, when that one ends its prompt: they sample from the same row. See engine.forks."""
     copies: list[BlockCopy] = field(default_factory=list)
+    imports: list[BlockImport] = field(default_factory=list)
+    """KV that came from a prefill instance, of requests that start in this step."""
     pinned: list[list[int]] = field(default_factory=list)
     """For each copy its source, after the blocks that lead to it: held until the copy is done."""
     preempted: list[Request] = field(default_factory=list)
@@ -62,6 +73,8 @@ class ScheduledStep:
     num_deferred: int = 0
     cached_tokens: int = 0
     """Prompt tokens bound from the prefix cache by requests admitted for the first time in this step."""
+    received_tokens: int = 0
+    """Prompt tokens of requests that start in this step whose KV a prefill instance computed."""
     ghost_hits: int = 0
     """Blocks that the requests started in this step asked for and that had been evicted not long ago."""
     prefill_tokens: int = 0
@@ -93,6 +106,21 @@ class ScheduledStep:
         request.deferred_steps += 1
         self.deferred.append(Deferral(request, reason, available))
 
+    def add(self, sequence: ScheduledSequence) -> None:
+        """A chunk of a prompt, whose siblings sample from its last row, or a decode that starts in this step."""
+        request, start, num_tokens, is_decode, samples = sequence
+        if is_decode:
+            self.decodes.append(sequence)
+            self.decode_context_tokens += start + 1
+            return
+        self.prefills.append(sequence)
+        if samples:
+            self.forks = [ScheduledSequence(one, start, num_tokens, False, True) for one in request.siblings]
+        recomputed = max(0, min(start + num_tokens, request.max_computed_tokens) - start)
+        self.recomputed_tokens += recomputed
+        self.prefill_tokens += num_tokens - recomputed
+        self.prefill_attention_pairs += attention_pairs(start, num_tokens)
+
     @property
     def num_query_tokens(self) -> int:
         return len(self.decodes) + sum(chunk.num_tokens for chunk in self.prefills)
@@ -117,13 +145,14 @@ class BatchPlan:
     sample_rows: list[int]
     sample_requests: list[Request]
     copies: list[BlockCopy]
+    imports: list[BlockImport] = field(default_factory=list)
     step_id: int = 0
     """Of the step's record: a device whose times come later says by it which step they belong to."""
 
 
 def plan_batch(step: ScheduledStep, block_size: int) -> BatchPlan:
     """Flattens a step. O(query tokens)."""
-    plan = BatchPlan([], [], [], [], [], [], len(step.decodes), [], [], step.copies)
+    plan = BatchPlan([], [], [], [], [], [], len(step.decodes), [], [], step.copies, step.imports)
     for sequence in (*step.decodes, *step.prefills):
         request, start, num_tokens = sequence.request, sequence.start, sequence.num_tokens
         end = start + num_tokens

@@ -52,7 +52,8 @@ METRICS: dict[str, Metric] = {
         Metric(
             "tokens_total",
             _C,
-            "Tokens by phase: prefill (first-time), decode (sampled), recompute (after preemption), cached (not computed).",
+            "Tokens by phase: prefill (first-time), decode (sampled), recompute (after preemption), cached (not computed), "
+            "received (computed by a prefill instance).",
             ("phase",),
         ),
         Metric("scheduler_lock_wait_seconds", _H, "Wait for the scheduler lock by the site that asked.", ("site",)),
@@ -91,7 +92,11 @@ METRICS: dict[str, Metric] = {
         Metric("prefix_query_tokens_total", _C, "Prompt tokens looked up in the prefix index."),
         Metric("prefix_hit_tokens_total", _C, "Prompt tokens found in the prefix index."),
         Metric(
-            "requests", _G, "Requests by state; forking: a further choice of a prompt that is being computed.", ("state",)
+            "requests",
+            _G,
+            "Requests by state; forking: a further choice of a prompt that is being computed; transferring: its KV comes from "
+            "a prefill instance.",
+            ("state",),
         ),
         Metric("requests_waiting", _G, "Waiting requests by the reason of the last scheduling pass.", ("reason",)),
         Metric("requests_finished_total", _C, "Finished requests by reason.", ("reason",)),
@@ -101,6 +106,24 @@ METRICS: dict[str, Metric] = {
         Metric("inter_token_latency_seconds", _H, "Gap between consecutive tokens of a sequence, one sample per token."),
         Metric("e2e_request_latency_seconds", _H, "Arrival to the last token."),
         Metric("queue_time_seconds", _H, "Arrival to the first scheduled token."),
+        Metric("kv_transfer_bytes_total", _C, "KV of prompts sent to decode instances, or received.", ("direction",)),
+        Metric("kv_transfer_chunks_total", _C, "Pieces in which it came: blocks that a prefill chunk filled.", ("direction",)),
+        Metric(
+            "kv_transfer_seconds",
+            _H,
+            "Time in which a prompt's chunks were sent, summed up, as the sender saw it; hidden behind computation or not.",
+        ),
+        Metric(
+            "kv_transfer_exposed_seconds",
+            _H,
+            "What the transfer of a prompt added to the prefill instance's own time: asking it to all KV here, less that time.",
+        ),
+        Metric(
+            "kv_transfer_failures_total",
+            _C,
+            "Transfers that ended early, by kind; the decode instance then computed the prompt itself.",
+            ("kind",),
+        ),
         Metric("failures_total", _C, "Failures by kind.", ("kind",)),
         Metric("export_items_total", _C, "Delivered by an exporter: recording entries, spans, metric points.", ("exporter",)),
         Metric("export_lost_total", _C, "Items an exporter will never deliver, by reason.", ("exporter", "reason")),

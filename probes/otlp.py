@@ -285,6 +285,15 @@ def _attributes(trace: RequestTrace, operation: str, model: str) -> Mapping[str,
         attributes["gen_ai.latency.time_to_first_token"] = (first - trace.arrival_ns) / 1e9
         attributes["gen_ai.latency.time_in_model_prefill"] = (first - scheduled) / 1e9
         attributes["gen_ai.latency.time_in_model_decode"] = (trace.finished_ns - first) / 1e9
+    if trace.transfer is not None:
+        transfer = trace.transfer
+        attributes["stallscope.kv_transfer.wait"] = transfer.wait_ns / 1e9
+        attributes["stallscope.kv_transfer.bytes"] = transfer.num_bytes
+        attributes["stallscope.kv_transfer.chunks"] = transfer.num_chunks
+        if transfer.exposed_ns is not None:
+            attributes["stallscope.kv_transfer.exposed"] = transfer.exposed_ns / 1e9
+        if transfer.failure is not None:
+            attributes["stallscope.kv_transfer.failure"] = transfer.failure
     if trace.finish_reason == "error":
         attributes["error.type"] = "engine_error"
     return attributes

@@ -76,6 +76,8 @@ class EngineCollector(Collector):
             "inter_token_latency_seconds": {(): counters.inter_token_latency},
             "e2e_request_latency_seconds": {(): counters.e2e},
             "queue_time_seconds": {(): counters.queue_time},
+            "kv_transfer_seconds": {(): counters.transfer_wire},
+            "kv_transfer_exposed_seconds": {(): counters.transfer_exposed},
             "kv_block_residency_seconds": {} if reuse is None else {(): reuse.residency},
             "kv_block_reuse_seconds": {} if reuse is None else {(): reuse.reuse},
             "kv_ghost_age_seconds": {} if reuse is None else {(): reuse.ghost_age},
@@ -93,7 +95,9 @@ class EngineCollector(Collector):
                 if any(sums)  # nought would say that it was measured
                 for index, op in enumerate(OpClass)
             },
-            "tokens_total": {(p,): counters.tokens[p] for p in ("prefill", "decode", "recompute", "cached")},
+            "tokens_total": {
+                (p,): counters.tokens[p] for p in ("prefill", "decode", "recompute", "cached", "received")
+            },
             "stall_seconds_total": {key: ns / 1e9 for key, ns in list(counters.stall_ns.items())},
             "scheduler_lock_contended_total": {(site.name,): site.contended for site in sites},
             "scheduler_lock_blocked_seconds_total": {
@@ -109,12 +113,16 @@ class EngineCollector(Collector):
                 ("running",): state.num_running,
                 ("waiting",): state.num_waiting,
                 ("forking",): state.num_forking,
+                ("transferring",): state.num_transferring,
             },
             "requests_waiting": _by_label(state.waiting_by_reason),
             "requests_finished_total": _by_label(counters.finished),
             "preemptions_total": {(): counters.preemptions},
             "deferrals_total": _by_label(counters.deferrals),
             "failures_total": _by_label(counters.failures),
+            "kv_transfer_bytes_total": _by_label(counters.transfer_bytes),
+            "kv_transfer_chunks_total": _by_label(counters.transfer_chunks),
+            "kv_transfer_failures_total": _by_label(counters.transfer_failures),
             "probe_errors_total": {(): counters.probe_errors + self._lock.probe_errors + gpu_errors},
             "device_memory_bytes": _by_label(state.memory_bytes),
             "step_device_times_lost_total": {(): counters.lost_device_times},

@@ -8,11 +8,11 @@ never rob each other. The rings are lossy by count: what a reader came too late 
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from threading import Lock
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol
 
+from probes.counters import Counters, DecodeFloor
 from probes.locks import Histogram
 from probes.records import DeviceTime, OpClass, StepKind, StepRecord
 
@@ -32,6 +32,21 @@ class RequestOrigin(NamedTuple):
     """W3C trace context headers, as they came."""
 
 
+class TransferTrace(NamedTuple):
+    """How the KV of a prompt came from a prefill instance, as the decode side saw it."""
+
+    wait_ns: int
+    """From asking the prefill instance until all of it was here, or until it was given up."""
+    exposed_ns: int | None
+    """Of that, what the transfer added to the prefill instance's own work; None: it failed, so that nobody knows."""
+    wire_ns: int | None
+    """Time in which its chunks were sent, summed up, as the sender saw it; hidden behind computation or not."""
+    num_bytes: int
+    num_chunks: int
+    failure: str | None = None
+    """Why it ended early; the prompt was then computed here."""
+
+
 class RequestTrace(NamedTuple):
     """One finished request; stamps are monotonic ns, None when the request never got there."""
 
@@ -46,6 +61,8 @@ class RequestTrace(NamedTuple):
     num_preemptions: int
     finish_reason: str
     origin: RequestOrigin | None = None
+    transfer: TransferTrace | None = None
+    """None: the prompt was computed here from the start."""
 
 
 class StepSlice(NamedTuple):
@@ -82,6 +99,10 @@ class Recorder(Protocol):
 
     def on_failure(self, kind: str) -> None: ...
 
+    def on_transfer(self, trace: TransferTrace) -> None:
+        """A prompt's KV has come, or will not come."""
+        ...
+
 
 class NullRecorder:
     """Records nothing: the other arm of every measurement of what recording costs."""
@@ -104,58 +125,8 @@ class NullRecorder:
     def on_failure(self, kind: str) -> None:
         pass
 
-
-class DecodeFloor:
-    """Running estimate of what a pure decode step costs on the device, by log2 of its batch.
-
-    Each pure decode step moves the estimate of its batch class by at most 10 %, so that one disturbed step cannot. It
-    feeds the stall counters only; the latency account fits the records themselves.
-    """
-
-    _STEP = 0.1
-
-    def __init__(self) -> None:
-        self._estimates: dict[int, float] = {}
-
-    def learn(self, num_seqs: int, device_ns: int) -> None:
-        size = num_seqs.bit_length()
-        known = self._estimates.get(size)
-        if known is None:
-            self._estimates[size] = float(device_ns)
-        else:
-            limit = known * self._STEP
-            self._estimates[size] = known + max(-limit, min(limit, self._STEP * (device_ns - known)))
-
-    def of(self, num_seqs: int) -> float | None:
-        """ns for a decode batch of `num_seqs`, from the nearest class seen; None before the first pure decode step."""
-        if not self._estimates:
-            return None
-        size = num_seqs.bit_length()
-        return self._estimates[min(self._estimates, key=lambda seen: abs(seen - size))]
-
-
-@dataclass(slots=True)
-class Counters:
-    """Cumulative since start. Keys are label values."""
-
-    step_duration: dict[StepKind, Histogram]
-    device_ns: dict[StepKind, list[int]]
-    schedule: Histogram
-    host_gap: Histogram
-    inter_token_latency: Histogram
-    time_to_first_token: Histogram
-    e2e: Histogram
-    queue_time: Histogram
-    tokens: Counter[str]
-    deferrals: Counter[str]
-    failures: Counter[str]
-    finished: Counter[str]
-    stall_ns: Counter[tuple[str, str]]
-    evictions: int = 0
-    ghost_hits: int = 0
-    preemptions: int = 0
-    probe_errors: int = 0
-    lost_device_times: int = 0
+    def on_transfer(self, trace: TransferTrace) -> None:
+        pass
 
 
 P = ParamSpec("P")
@@ -196,6 +167,7 @@ class RingRecorder:
         """Not counted yet: they come with their step or some steps later."""
         self._last_emit_ns = 0
         self._floor = DecodeFloor()
+        self._sending = Lock()
         self._counters = Counters(
             step_duration={kind: Histogram() for kind in StepKind},
             device_ns={kind: [0] * len(OpClass) for kind in StepKind},
@@ -210,6 +182,11 @@ class RingRecorder:
             failures=Counter(),
             finished=Counter(),
             stall_ns=Counter(),
+            transfer_wire=Histogram(),
+            transfer_exposed=Histogram(),
+            transfer_bytes=Counter(),
+            transfer_chunks=Counter(),
+            transfer_failures=Counter(),
         )
 
     @property
@@ -281,6 +258,7 @@ class RingRecorder:
         tokens["prefill"] += record.prefill_tokens or 0
         tokens["recompute"] += record.recomputed_tokens or 0
         tokens["cached"] += record.cached_tokens or 0
+        tokens["received"] += record.received_tokens or 0
         tokens["decode"] += record.emitted_tokens or 0
         if record.deferral is not None:
             counters.deferrals[record.deferral] += record.num_deferred or 0
@@ -319,8 +297,10 @@ class RingRecorder:
             stall[cause, "some"] += ns
             stall[cause, "full"] += ns
         if late:
-            # Others went on meanwhile, so the stall of a preempted or deferred sequence is never full.
-            stall["preemption_or_deferral", "some"] += max(late)
+            # Others went on meanwhile, so the stall of a preempted or deferred sequence is never full. One whose first token
+            # came before its KV waited for the transfer.
+            cause = "kv_transfer" if record.received_tokens else "preemption_or_deferral"
+            stall[cause, "some"] += max(late)
 
     @_guarded
     def on_request_finished(self, trace: RequestTrace) -> None:
@@ -342,6 +322,30 @@ class RingRecorder:
     @_guarded
     def on_failure(self, kind: str) -> None:
         self._counters.failures[kind] += 1
+
+    @_guarded
+    def on_transfer(self, trace: TransferTrace) -> None:
+        counters = self._counters
+        counters.transfer_bytes["received"] += trace.num_bytes
+        counters.transfer_chunks["received"] += trace.num_chunks
+        if trace.failure is not None:
+            counters.transfer_failures[trace.failure] += 1
+        if trace.wire_ns is not None:
+            counters.transfer_wire.observe(trace.wire_ns)
+        if trace.exposed_ns is not None:
+            counters.transfer_exposed.observe(trace.exposed_ns)
+
+    @_guarded
+    def on_kv_sent(self, num_bytes: int, num_chunks: int, wire_ns: int, failure: str | None = None) -> None:
+        """The prefill side's view of one prompt. From any thread: each connection has its own."""
+        counters = self._counters
+        with self._sending:
+            counters.transfer_bytes["sent"] += num_bytes
+            counters.transfer_chunks["sent"] += num_chunks
+            if failure is not None:
+                counters.transfer_failures[failure] += 1
+            elif num_chunks:
+                counters.transfer_wire.observe(wire_ns)
 
     def steps_since(self, since: int, limit: int | None = None) -> StepSlice:
         """Records with step_id >= since that are still held. Safe beside the writer: a slot is one reference."""

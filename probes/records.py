@@ -134,6 +134,10 @@ class StepRecord(NamedTuple):
     # Fields of later versions are None when the record is of an earlier one.
     ghost_hits: int | None = None
     """Blocks asked for by requests that started in this step which had been evicted not long ago."""
+    received_tokens: int | None = None
+    """Prompt tokens of requests that started in this step whose KV a prefill instance computed."""
+    num_transferring: int | None = None
+    """Requests that wait for KV from a prefill instance; they are not among `num_waiting`."""
 
     @property
     def prompt_tokens(self) -> int | None:
@@ -152,6 +156,8 @@ class DeferralReason(StrEnum):
     """Every sequence slot is taken."""
     FORKS = "choices_of_earlier_prompt"
     """An earlier prompt ends in this step; its other choices start from it before anybody younger does."""
+    KV_TRANSFER = "waiting_for_kv_transfer"
+    """A prefill instance computes the prompt, or its KV is on the way; no step can contain the request before that."""
     BLOCKS = "kv_blocks"
     """Free plus reclaimable blocks cannot hold the prompt beside what is promised to running prefills."""
 

@@ -35,8 +35,11 @@ class EngineSnapshot:
     num_waiting: int
     num_forking: int = 0
     """Further choices of a prompt that is still being computed."""
+    num_transferring: int = 0
+    """Requests that wait for KV from a prefill instance; neither running nor waiting."""
     waiting_by_reason: dict[str, int]
-    """By `DeferralReason` of the last scheduling pass; prompts not yet looked at count as `not_considered_yet`."""
+    """By `DeferralReason` of the last scheduling pass; prompts not yet looked at count as `not_considered_yet`, and those
+    that wait for KV from a prefill instance as `waiting_for_kv_transfer`."""
     prefix_query_tokens: int
     prefix_hit_tokens: int
     max_batched_tokens: int

@@ -116,6 +116,8 @@ class Dialect:
     """Counters that stay at zero by the engine's design -> why."""
     features_absent: frozenset[str] = frozenset()
     """What this engine does not do at all: speculation, disaggregation."""
+    features_with: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Of those, what a configuration turns on -> its label in the info, and the values that say so."""
     debug_steps_path: str | None = None
     """Where step records are served."""
     state_paths: tuple[str, ...] = ()

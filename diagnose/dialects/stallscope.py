@@ -25,6 +25,7 @@ STALLSCOPE = Dialect(
         "ghost_hits": _own(
             "kv_ghost_hits_total", "blocks of started requests that were among the latest evictions: a lower bound"
         ),
+        "transfer_failures": _own("kv_transfer_failures_total"),
         "requests_finished": _own("requests_finished_total"),
         "stall_prefill_seconds": _own("stall_seconds_total", cause="prefill", extent="some"),
         "stall_host_seconds": _own("stall_seconds_total", cause="host", extent="some"),
@@ -43,6 +44,9 @@ STALLSCOPE = Dialect(
         "waiting": _own("requests", state="waiting"),
         "waiting_blocks": _own("requests_waiting", reason="kv_blocks"),
         "waiting_sequences": _own("requests_waiting", reason="max_sequences"),
+        "waiting_transfer": _own(
+            "requests", "the prefill instance's own work on their prompts included", state="transferring"
+        ),
         "blocks_active": _own("kv_blocks", state="active"),
         "blocks_reclaimable": _own("kv_blocks", state="reclaimable"),
         "blocks_free": _own("kv_blocks", state="free"),
@@ -87,11 +91,16 @@ STALLSCOPE = Dialect(
         "block_residency": _own("kv_block_residency_seconds"),
         "block_reuse": _own("kv_block_reuse_seconds"),
         "ghost_age": _own("kv_ghost_age_seconds"),
+        "kv_transfer": _own(
+            "kv_transfer_exposed_seconds",
+            "what a transfer added to the prefill instance's own time; overlap is not in it",
+        ),
     },
     failures=(Failures(PREFIX + "failures_total"),),
     info={PREFIX + "engine_info": {}},
     free_includes_reclaimable=False,
     features_absent=frozenset({"speculation", "disaggregation"}),
+    features_with={"disaggregation": ("role", ("prefill", "decode"))},
     debug_steps_path="/debug/steps",
     commands={"blocks": "curl -s {address}/debug/census", "steps": "curl -s '{address}/debug/steps?since=0'"},
 )

@@ -5,6 +5,7 @@ Every format (HF, GGUF, random) offers its tensors under HF names through `Tenso
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Protocol
 
 import torch
@@ -81,6 +82,14 @@ class DecoderWeights:
                 setattr(layer, name, None if tensor is None else tensor.to(device))
         self.final_norm = self.final_norm.to(device)
         self.lm_head = self.embedding if is_tied else self.lm_head.to(device)
+
+    def digest(self) -> str:
+        """SHA-256 over every tensor's shape and bytes, in order. Reads all of them: about a second per GB."""
+        total = sha256()
+        for tensor in self.tensors():
+            total.update(str(tuple(tensor.shape)).encode())
+            total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return total.hexdigest()
 
     @property
     def num_parameters(self) -> int:

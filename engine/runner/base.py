@@ -1,5 +1,6 @@
 """What the engine core asks of a device."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from engine.step import BatchPlan
@@ -99,6 +100,10 @@ class Runner(Protocol):
         ...
 
     def memory(self) -> DeviceMemory: ...
+
+    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
+        """The KV of whole blocks in host memory, one after the other, each as `BlockImport.content` has it."""
+        ...
 
     def execute(self, plan: BatchPlan) -> StepResult:
         """Returns when the device has done the step, so that a record's spans are those of the work."""

@@ -1,6 +1,7 @@
 """The CPU runner: the compiled kernels where they fit, torch for the rest. With torch alone it is the reference."""
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter_ns, thread_time_ns
 
@@ -16,6 +17,7 @@ from engine.native.library import Library
 from engine.native.ops import NativeOps
 from engine.runner import host
 from engine.runner.base import DeviceMemory, ModelGeometry, StepResult
+from engine.runner.kv_blocks import read_blocks, write_blocks
 from engine.runner.model import RunnableModel, check_pool, geometry_of
 from engine.runner.sampling import Sampler
 from engine.runner.torch_attention import TorchPagedAttention
@@ -101,8 +103,11 @@ class CpuRunner:
         pool = self._attention.num_bytes if self._attention is not None else 0
         return DeviceMemory(self._memory_limit_bytes, self._weight_bytes + pool, self._weight_bytes, pool)
 
+    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
+        return read_blocks(self._require_attention().kv, block_ids)
+
     def execute(self, plan: BatchPlan) -> StepResult:
-        """Copies, forward, sampling. cpu_ns is None with more than one torch thread: the others' time is not seen."""
+        """Imports, copies, forward, sampling. cpu_ns is None with more than one torch thread: the others' time is not seen."""
         cpu_start = thread_time_ns()
         start = perf_counter_ns()
         timer = self._timer
@@ -119,17 +124,23 @@ class CpuRunner:
 
     def forward(self, plan: BatchPlan, timer: Laps) -> torch.Tensor:
         """Logits [len(plan.sample_rows), vocab] of a step, KV written. Call it under `torch.inference_mode()`."""
-        attention = self._attention
-        if attention is None:
-            raise ConfigError("allocate_kv must be called before the first step")
+        attention = self._require_attention()
+        if plan.imports:
+            write_blocks(attention.kv, plan.imports)
         if plan.copies:
             attention.copy_blocks(plan.copies)
+        if plan.imports or plan.copies:
             timer.lap(optime.COPY)
         attention.begin(plan)
         token_ids = torch.tensor(plan.token_ids, dtype=torch.int64)
         positions = torch.tensor(plan.positions, dtype=torch.int64)
         sample_rows = torch.tensor(plan.sample_rows, dtype=torch.int64)
         return self._decoder.forward(token_ids, positions, sample_rows, attention, timer)
+
+    def _require_attention(self) -> TorchPagedAttention:
+        if self._attention is None:
+            raise ConfigError("allocate_kv must be called before the first step")
+        return self._attention
 
 
 def _choose_kernels(asked: str, model: RunnableModel, threads: int) -> Library | None:

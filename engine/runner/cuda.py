@@ -1,6 +1,7 @@
 """The runner of CUDA devices: paged attention by the best backend there is, captured decode steps, times from events."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter, perf_counter_ns, thread_time_ns
 
@@ -16,6 +17,7 @@ from engine.runner.base import DeviceMemory, LateDeviceTime, ModelGeometry, Step
 from engine.runner.decode_graphs import DecodeGraphs
 from engine.runner.device import Device
 from engine.runner.kernel_classes import profile
+from engine.runner.kv_blocks import read_blocks, write_blocks
 from engine.runner.model import RunnableModel, check_pool, geometry_of
 from engine.runner.sampling import Sampler
 from engine.runner.staging import Staging
@@ -133,15 +135,22 @@ class CudaRunner:
         if self._options.graphs:
             self._capture(self._attention, num_blocks, block_size)
 
+    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
+        """Waits for the device."""
+        return read_blocks(self._require_attention().kv, block_ids)
+
     def execute(self, plan: BatchPlan) -> StepResult:
-        """Copies, forward, sampling. The step's own device time usually comes with the next step's result."""
+        """Imports, copies, forward, sampling. The step's own device time usually comes with the next step's result."""
         cpu_start = thread_time_ns()
         start = perf_counter_ns()
         size = self._graphs.size_for(plan) if self._graphs is not None else None
         key = f"graph {size}" if size is not None else str(_kind(plan))
         with torch.inference_mode(), self._clock.step(plan.step_id, key, can_split=size is None) as marks:
+            if plan.imports:
+                write_blocks(self._require_attention().kv, plan.imports)
             if plan.copies:
                 self._require_attention().copy_blocks(plan.copies)
+            if plan.imports or plan.copies:
                 marks.step.lap(optime.COPY)
             logits = self._replay(plan, size) if size is not None else self.forward(plan, marks.forward)
             marks.step.lap(optime.OTHER)

@@ -12,10 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.core import TokenOutput
+from engine.disagg.decode_side import INFO_PATH
 from engine.errors import EngineUnavailable, RequestRejected
 from engine.loop import Deliver
 from engine.server.admin import AdminApi
 from engine.server.context import ServerContext
+from engine.server.disaggregation import DisaggregationApi
 from engine.server.errors import ApiError, error_response
 from engine.server.observe import ObserveApi
 from engine.server.openai import OpenAIApi
@@ -39,6 +41,8 @@ def build_app(context: ServerContext) -> Starlette:
             loop.call_soon_threadsafe(deliver, outputs)
 
         engine.start(post)
+        if context.disaggregation is not None:
+            context.disaggregation.start()
         for export in context.exports:
             export.start()
         if context.gpu is not None:
@@ -47,6 +51,8 @@ def build_app(context: ServerContext) -> Starlette:
             yield
         finally:
             engine.fail_all()
+            if context.disaggregation is not None:
+                context.disaggregation.stop()
             if context.gpu is not None and not await asyncio.to_thread(context.gpu.stop):
                 log.warning("the GPU driver does not answer; leaving its thread behind")
             if not await asyncio.to_thread(engine.stop):
@@ -82,6 +88,8 @@ def _routes(context: ServerContext) -> list[Route]:
         Route("/debug/requests", observe.requests),
         Route("/debug/gpu", observe.gpu),
     ]
+    if context.disaggregation is not None and context.disaggregation.prefill is not None:
+        routes.append(Route(INFO_PATH, DisaggregationApi(context.disaggregation.prefill).describe))
     if context.admin_token is not None:
         admin = AdminApi(context, context.admin_token)
         routes += [

@@ -14,6 +14,8 @@ from engine.server.options import (
     DEFAULT_CPU_BLOCKS,
     DEVICES,
     LOG_LEVELS,
+    ROLES,
+    TRANSFERS,
     ServeOptions,
     parse_size,
 )
@@ -51,6 +53,21 @@ EXIT_CONFIG = 2
 @click.option("--prefix-index", type=click.Choice(PREFIX_INDEXES), default="hash_chain", help="How they are found.")
 @click.option(
     "--prefix-hash", type=click.Choice(PREFIX_HASHES), default="sha256", help="Of hash_chain; siphash64 costs less."
+)
+@click.option(
+    "--role", type=click.Choice(ROLES), default="both", help="Of a pair: which part of the work is done here."
+)
+@click.option("--prefill", help="URL of the instance with --role prefill that computes this one's prompts.")
+@click.option("--transfer", type=click.Choice(TRANSFERS), default="auto", help="How their KV gets here.")
+@click.option(
+    "--transfer-timeout",
+    type=float,
+    default=30.0,
+    help="Seconds until a prompt whose KV has not come is computed here.",
+)
+@click.option("--transfer-overlap/--no-transfer-overlap", default=True, help="Send KV while later chunks are computed.")
+@click.option(
+    "--remote-prefill-tokens", type=int, default=32, help="Uncached prompt tokens from which --prefill is asked."
 )
 @click.option(
     "--admin-token-file", type=click.Path(path_type=Path), help="Turns the admin surface on; holds its token."

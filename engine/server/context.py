@@ -6,6 +6,7 @@ from typing import Protocol
 
 from engine.loop import EngineThread
 from engine.outputs import Detokenizer
+from engine.server.disaggregation import Disaggregation
 from probes.exports import ExportThread
 from probes.gpu_monitor import GpuMonitor
 from probes.prometheus import EngineCollector
@@ -47,5 +48,7 @@ class ServerContext:
     """None: there is no admin surface."""
     exports: Sequence[ExportThread] = ()
     """They run as long as the application does."""
+    disaggregation: Disaggregation | None = None
+    """None: prefill and decode are both done here."""
     gpu: GpuMonitor | None = None
     """None: the engine runs on no GPU."""

@@ -12,13 +12,14 @@ from engine.errors import ConfigError
 from probes.locks import TimedLock
 
 GATE = "STALLSCOPE_DRILLS"
-KINDS = ("lock", "host")
+KINDS = ("lock", "host", "transfer")
 _MAX_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class DrillFault:
-    """`lock`: another thread holds the scheduler lock for so long, again and again. `host`: handing out takes so long."""
+    """`lock`: another thread holds the scheduler lock for so long, again and again. `host`: handing out takes so long.
+    `transfer`: a prefill instance waits so long before it sends a chunk."""
 
     kind: str
     seconds: float
@@ -48,6 +49,12 @@ class SlowHostCore(EngineCore):
             hand_out(outputs)
 
         return super().step(slow)
+
+
+def transfer_delay(text: str | None, gate: str | None) -> float:
+    """Seconds before each chunk; 0 unless that is the fault asked for. Raises ConfigError as `parse_fault`."""
+    fault = None if text is None else parse_fault(text, gate)
+    return fault.seconds if fault is not None and fault.kind == "transfer" else 0.0
 
 
 def contend(lock: TimedLock, seconds: float) -> None:

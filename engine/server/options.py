@@ -13,6 +13,8 @@ DEFAULT_CPU_BLOCKS = 1024
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTIONS = ("auto", "native", "torch", "triton", "flash_attn")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
+ROLES = ("both", "prefill", "decode")
+TRANSFERS = ("auto", "tcp", "nixl")
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
 _CHOICES = {
@@ -20,9 +22,20 @@ _CHOICES = {
     "device": DEVICES,
     "attention": ATTENTIONS,
     "dtype": DTYPES,
+    "role": ROLES,
+    "transfer": TRANSFERS,
     "prefix_index": PREFIX_INDEXES,
     "prefix_hash": PREFIX_HASHES,
 }
+_COUNTS = (
+    "max_batched_tokens",
+    "max_sequences",
+    "block_size",
+    "kv_blocks",
+    "max_model_len",
+    "threads",
+    "remote_prefill_tokens",
+)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -61,6 +74,18 @@ class ServeOptions:
     prefix_cache: bool = True
     prefix_index: str = "hash_chain"
     prefix_hash: str = "sha256"
+    role: str = "both"
+    """One of ROLES. prefill: computes prompts for decode instances as well; decode: asks `prefill` for them."""
+    prefill: str | None = None
+    """Base URL of the prefill instance."""
+    transfer: str = "auto"
+    """How KV is moved: one of TRANSFERS."""
+    transfer_timeout: float = 30.0
+    """Seconds from asking for a prompt to its KV; then the decode side computes it."""
+    transfer_overlap: bool = True
+    """False: KV leaves when the whole prompt is computed."""
+    remote_prefill_tokens: int = 32
+    """Prompt tokens not cached here from which the prefill instance is asked."""
     admin_token_file: Path | None = None
     """None: no admin surface."""
     record: Path | None = None
@@ -73,7 +98,7 @@ class ServeOptions:
     """What a drill has asked to be wrong with this server; see engine.server.drill_fault."""
 
     def __post_init__(self) -> None:
-        for name in ("max_batched_tokens", "max_sequences", "block_size", "kv_blocks", "max_model_len", "threads"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
@@ -87,8 +112,19 @@ class ServeOptions:
             raise ConfigError(f"--profile-every must be 0 (never) or more, got {self.profile_every}")
         if self.otlp_endpoint is not None and not _is_http_url(self.otlp_endpoint):
             raise ConfigError(f"--otlp-endpoint must be a URL like http://127.0.0.1:4318, got {self.otlp_endpoint!r}")
+        self._check_role()
         for name, choices in _CHOICES.items():
             check_choice(f"--{name.replace('_', '-')}", getattr(self, name), choices)
+
+    def _check_role(self) -> None:
+        if (self.role == "decode") != (self.prefill is not None):
+            raise ConfigError("--role decode and --prefill URL go together: which instance is to compute the prompts")
+        if self.prefill is not None and not (_is_http_url(self.prefill) and self.prefill.startswith("http:")):
+            raise ConfigError(f"--prefill must be a URL like http://127.0.0.1:8001, without TLS, got {self.prefill!r}")
+        if not 0 < self.transfer_timeout <= 3600:
+            raise ConfigError(
+                f"--transfer-timeout must be above 0 and at most 3600 seconds, got {self.transfer_timeout}"
+            )
 
 
 def _is_http_url(text: str) -> bool:

@@ -20,6 +20,7 @@ import uvicorn
 
 from engine.config import SchedulerConfig
 from engine.core import EngineCore
+from engine.disagg.identity import transfer_scope
 from engine.errors import ConfigError
 from engine.loop import EngineFacts, EngineThread
 from engine.model.registry import LoadedModel, load_model
@@ -30,6 +31,7 @@ from engine.server.app import build_app
 from engine.server.codec import ModelCodec
 from engine.server.context import ServerContext
 from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
+from engine.server.disaggregation import make_disaggregation
 from engine.server.drill_fault import GATE, SlowHostCore, contend, parse_fault
 from engine.server.exports import make_exports
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
@@ -76,26 +78,18 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
     """Loads the model, reserves the pool and joins the parts; nothing runs yet."""
     device = resolve_device(options.device)
     model = load_model(options.model, resolve_dtype(options.dtype, device))
+    scope = _scope(model) if options.role == "both" else transfer_scope(model, options.block_size)
     runner = make_runner(model, options, device)
     geometry = runner.geometry
     own_memory = None if device == "cpu" else runner.memory().total
     block_bytes = geometry.kv_bytes_per_token * options.block_size
     kv_blocks = derive_kv_blocks(options, geometry.weight_bytes, block_bytes, own_memory)
     max_model_len = _max_model_len(options, geometry.max_position, kv_blocks * options.block_size)
-    config = SchedulerConfig(
-        max_batched_tokens=options.max_batched_tokens,
-        max_sequences=options.max_sequences,
-        block_size=options.block_size,
-        kv_blocks=kv_blocks,
-        max_model_len=max_model_len,
-        enable_prefix_cache=options.prefix_cache,
-        prefix_index=options.prefix_index,
-        prefix_hash=options.prefix_hash,
-    )
+    config = _scheduler_config(options, kv_blocks, max_model_len)
     runner.allocate_kv(kv_blocks, options.block_size)
     recorder, lock = RingRecorder(), TimedLock()
     eos_token_ids = frozenset(model.tokenizer.eos_ids) | frozenset(model.config.eos_ids)
-    core = _make_core(options, Scheduler(config, _scope(model)), runner, recorder, lock, eos_token_ids)
+    core = _make_core(options, Scheduler(config, scope), runner, recorder, lock, eos_token_ids)
     name = options.served_model_name or model.name
     version = _version()
     engine_id = secrets.token_hex(8)
@@ -105,9 +99,12 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         bandwidth_bytes_per_second=runner.bandwidth_bytes_per_second,
         flops_per_second=runner.flops_per_second,
         start_unix=time.time(),
-        info=_info(name, version, runner, config, engine_id),
+        info=_info(name, version, runner, config, engine_id, options.role),
     )
     engine = EngineThread(core, lock, recorder, facts)
+    disaggregation = make_disaggregation(
+        options, engine, recorder, scope, device=device, block_bytes=block_bytes, vocab_size=model.config.vocab_size
+    )
     gpu = watch_gpu(device)
     collector = EngineCollector(recorder, lock, engine.snapshot, gpu)
     exports = make_exports(options, recorder, collector, facts, name, version)
@@ -125,6 +122,20 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
         version=version,
         admin_token=admin_token,
         exports=exports,
+        disaggregation=disaggregation,
+    )
+
+
+def _scheduler_config(options: ServeOptions, kv_blocks: int, max_model_len: int) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_batched_tokens=options.max_batched_tokens,
+        max_sequences=options.max_sequences,
+        block_size=options.block_size,
+        kv_blocks=kv_blocks,
+        max_model_len=max_model_len,
+        enable_prefix_cache=options.prefix_cache,
+        prefix_index=options.prefix_index,
+        prefix_hash=options.prefix_hash,
     )
 
 
@@ -142,6 +153,12 @@ def _make_core(
     log.warning("this server is slow on purpose: --drill-fault %s", options.drill_fault)
     if fault.kind == "lock":
         contend(lock, fault.seconds)
+        return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
+    if fault.kind == "transfer":
+        if options.role != "prefill":
+            raise ConfigError(
+                "--drill-fault transfer=... slows down what a prefill instance sends: it needs --role prefill"
+            )
         return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
     core = SlowHostCore(scheduler, runner, recorder, lock, eos_token_ids)
     core.hand_out_seconds = fault.seconds
@@ -253,7 +270,9 @@ def _scope(model: LoadedModel) -> CacheScope:
     )
 
 
-def _info(name: str, version: str, runner: Runner, config: SchedulerConfig, engine_id: str) -> dict[str, str]:
+def _info(
+    name: str, version: str, runner: Runner, config: SchedulerConfig, engine_id: str, role: str
+) -> dict[str, str]:
     """Labels of `engine_info`."""
     geometry = runner.geometry._asdict()
     shape = {key: str(value) for key, value in geometry.items() if key not in ("name", "max_position")}
@@ -267,6 +286,7 @@ def _info(name: str, version: str, runner: Runner, config: SchedulerConfig, engi
         "prefix_cache": str(config.enable_prefix_cache).lower(),
         "prefix_index": config.prefix_index,
         "device": runner.device_name,
+        "role": role,
         "engine_id": engine_id,
         "attention_backend": runner.attention_backend,
         "device_time": runner.device_time_source,

@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "cpu_engines": (["tests.benchmarks.cpu_engines"], "--json"),
     "experiment_null": (["tests.benchmarks.experiment_null"], "--json"),
     "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
+    "kv_overlap": (["tests.benchmarks.kv_overlap"], "--json"),
 }
 
 

@@ -189,6 +189,19 @@ def test_a_late_gap_is_waiting_beyond_its_last_step(recomputed, name):
     assert part(late, "decode_floor") == pytest.approx(part(regular, "decode_floor"))
 
 
+def test_a_gap_that_began_between_two_steps_is_not_charged_with_what_lay_before():
+    """A prefill instance gave the first token while this one had nothing to do for a second."""
+    before, after = make_steps(60), make_steps(60, start_ns=3_000 * MS, first_id=60)
+    waited_ns = 2 * MS
+    first = after[0]
+    after[0] = first._replace(num_regular_gaps=0, late_gaps_ns=(first.emit_ns - first.start_ns + waited_ns,))
+    (gap,) = [gap for gap in analyse(before + after).gaps if gap.step.step_id == 60]
+    assert part(gap, "idle") == pytest.approx(waited_ns / 1e9)
+    assert part(gap, "postprocess") == 0
+    assert sum(gap.parts) == pytest.approx(gap.seconds)
+    assert gap.booked <= gap.seconds * 1.001
+
+
 def test_gaps_are_never_joined_across_an_engine_restart():
     """The new engine counts from zero, or, worse, goes on where the old one stopped: neither makes a gap."""
     old, new = Engine(engine_id="old"), Engine(engine_id="new")

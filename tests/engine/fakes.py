@@ -54,6 +54,10 @@ class FakeRunner:
     def memory(self) -> DeviceMemory:
         return DeviceMemory(100, 60, 20, 40)
 
+    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
+        """A byte per block."""
+        return memoryview(bytes(block_id % 256 for block_id in block_ids))
+
     def execute(self, plan: BatchPlan) -> StepResult:
         start = perf_counter_ns()
         self.plans.append(plan)

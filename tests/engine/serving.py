@@ -37,7 +37,8 @@ class Serving:
 
 
 def command_environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @contextmanager

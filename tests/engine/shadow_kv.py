@@ -1,8 +1,9 @@
 """A stand-in for KV memory: every slot remembers of which prefix it holds the KV, so that wrong reuse cannot hide."""
 
+import struct
 from typing import NamedTuple
 
-from engine.request import Request
+from engine.request import ReceivedKv, Request
 from engine.step import ScheduledStep
 
 
@@ -20,8 +21,20 @@ class ShadowKv:
         self.block_size = block_size
         self.scope = 0
         self._slots: dict[int, Content] = {}
+        self._parcels: list[list[Content]] = []
+
+    def computed_elsewhere(self, request: Request, first_block: int) -> ReceivedKv:
+        """KV of the whole prompt under the present scope, as a prefill instance sends it."""
+        contents = [self._content(request, position) for position in range(len(request.prompt_token_ids))]
+        parcels = [contents[start : start + self.block_size] for start in range(0, len(contents), self.block_size)]
+        numbers = range(len(self._parcels) + first_block, len(self._parcels) + len(parcels))
+        self._parcels += parcels
+        return ReceivedKv(first_block, len(contents), [memoryview(struct.pack("<I", number)) for number in numbers])
 
     def forward(self, step: ScheduledStep, admitted: list[Request]) -> None:
+        for block_id, number in step.imports:
+            for offset, content in enumerate(self._parcels[struct.unpack("<I", number)[0]]):
+                self._slots[block_id * self.block_size + offset] = content
         for copy in step.copies:
             for offset in range(copy.num_tokens):
                 source = self._slots[copy.source * self.block_size + offset]

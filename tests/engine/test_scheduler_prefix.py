@@ -152,7 +152,7 @@ def test_the_prefix_cache_can_be_switched_off_on_and_reset(make_scheduler: Make)
     scheduler = make_scheduler()
     serve(scheduler, make_request("a", 64, max_tokens=1))
     scheduler.set_prefix_cache(False)
-    assert not scheduler.prefix_cache_enabled
+    assert not scheduler.config.enable_prefix_cache
     assert serve_beside(scheduler, "b", 64) == 0
     scheduler.set_prefix_cache(True)
     assert serve_beside(scheduler, "c", 64) == 63

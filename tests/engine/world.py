@@ -7,7 +7,7 @@ import pytest
 from engine.errors import RequestRejected
 from engine.prefix_cache import CacheScope
 from engine.radix_index import RadixIndex
-from engine.request import FinishReason, Request, RequestState
+from engine.request import FinishReason, ReceivedKv, Request, RequestState
 from engine.step import ScheduledStep, plan_batch
 from engine.waiting import LISTED_WAITING
 from tests.engine.builders import make_request, make_scheduler
@@ -41,6 +41,9 @@ class World:
         self.num_offered = 0
         self.copies = 0
         self.forks = 0
+        self.imported_blocks = 0
+        self.on_the_way: dict[str, ReceivedKv] = {}
+        """Of requests whose transfer has begun and not ended, whether they are still there or not."""
         self._running: set[str] = set()
 
     def add(self, prompt: list[int], max_tokens: int, salt: str = "", choices: int = 1) -> None:
@@ -56,6 +59,30 @@ class World:
             with pytest.raises(RequestRejected):
                 self.scheduler.add(group[0], group[1:])
 
+    def add_remote(
+        self, prompt: list[int], max_tokens: int, salt: str = "", choices: int = 1, min_tokens: int = 1
+    ) -> None:
+        """As `add`, but another instance computes the prompt, if enough of it is not cached."""
+        before = len(self.accepted)
+        self.add(prompt, max_tokens, salt, choices)
+        if len(self.accepted) > before:
+            request, scheduler = self.accepted[before], self.scheduler
+            first_block = scheduler.transfers.begin(request, min_tokens, scheduler.config.enable_prefix_cache)
+            if first_block is not None:
+                self.on_the_way[request.request_id] = self.kv.computed_elsewhere(request, first_block)
+
+    def first_token(self, request_id: str, token: int) -> None:
+        request = self.scheduler.transfers.first_token(request_id, token, 0)
+        if request is not None and request.params.max_tokens == 1:
+            self.scheduler.finish(request, FinishReason.LENGTH)
+            self._answer(request, FinishReason.LENGTH)
+
+    def end_transfer(self, request_id: str, arrived: bool) -> None:
+        received = self.on_the_way.pop(request_id)
+        live = request_id in self.scheduler.requests
+        request = self.scheduler.transfers.end(request_id, received if arrived else None)
+        assert (request is not None) == live
+
     def abort(self, request: Request) -> None:
         live = request.state is not RequestState.FINISHED
         assert self.scheduler.abort(request.request_id) is (request if live else None)
@@ -67,14 +94,17 @@ class World:
         """Schedules and runs the forward pass; False when there is nothing to commit."""
         step = self.scheduler.schedule()
         self._check(step)
+        imported = {one.block_id for one in step.imports}
         admitted = [chunk.request for chunk in step.prefills if chunk.request.request_id not in self._running]
+        admitted += [one.request for one in step.decodes if not imported.isdisjoint(one.request.block_ids)]
         self.kv.forward(step, admitted)
         self.copies += len(step.copies)
+        self.imported_blocks += len(step.imports)
         requests = self.scheduler.requests.values()
         self._running = {request.request_id for request in requests if request.state is RequestState.RUNNING}
         self.step = None if step.is_empty else step
         # Somebody can always go on: an empty step means that nobody is there.
-        assert step.is_empty == (not self.scheduler.requests)
+        assert step.is_empty == (not self.scheduler.has_work)
         return self.step is not None
 
     def commit(self, draw_token: Callable[[], int], stops: Callable[[], bool] = lambda: False) -> None:
@@ -105,6 +135,8 @@ class World:
         """Left alone, the scheduler serves everybody who is still there."""
         if self.step is not None:
             self.fail()
+        for request_id in list(self.on_the_way):
+            self.end_transfer(request_id, arrived=False)
         left = list(self.scheduler.requests.values())
         work = sum(request.num_tokens + request.params.max_tokens for request in left)
         # Preemption multiplies the work by at most the number of those who are older; it never makes it endless.
@@ -145,7 +177,12 @@ class World:
         assert all(one.num_tokens >= 1 and one.start == one.request.num_computed_tokens for one in scheduled)
         assert len({id(one.request) for one in scheduled}) == len(scheduled)
         assert step.prefill_tokens + step.recomputed_tokens == sum(chunk.num_tokens for chunk in step.prefills)
-        assert step.num_deferred == len(self.scheduler.requests) - self.scheduler.num_forking - len(scheduled)
+        transferring = self.scheduler.transfers
+        runnable = len(self.scheduler.requests) - self.scheduler.num_forking - len(transferring)
+        assert step.num_deferred == runnable - len(scheduled)
+        assert {id(one.request) for one in scheduled}.isdisjoint(map(id, transferring)), (
+            "computed before its KV is here"
+        )
         assert len(step.deferred) == step.num_deferred or self.scheduler.num_waiting > LISTED_WAITING
         assert {id(one.request) for one in scheduled}.isdisjoint(id(one.request) for one in step.deferred)
         # A victim stays out of the step that preempted it, unless nobody else could go on in it.
@@ -156,5 +193,7 @@ class World:
         plan = plan_batch(step, self.scheduler.config.block_size)
         assert len(set(plan.slots)) == len(plan.slots), "two tokens would be written to one slot"
         size = self.scheduler.config.block_size
+        imported = [one.block_id for one in step.imports]
+        assert all(self.scheduler.pool.ref_count(block_id) == 1 for block_id in imported), "written into a shared block"
         copied = {copy.source * size + offset for copy in step.copies for offset in range(copy.num_tokens)}
         assert copied.isdisjoint(plan.slots), "what is copied would be overwritten in the same step"

@@ -122,7 +122,7 @@ def relative_error(
 ) -> float:
     problem = make_problem(device, attention, shape, dtype, lengths, chunks)
     actual = attend(attention, problem).view(problem.query.shape).float()
-    expected = reference(attention.kv, shape, problem)  # type: ignore[attr-defined]
+    expected = reference(attention.kv, shape, problem)
     return float((actual - expected).norm() / expected.norm())
 
 
@@ -140,7 +140,7 @@ def make_problem(
     def noise(*size: int) -> Tensor:
         return torch.randn(size, generator=generator, device=device.torch_device).to(dtype)
 
-    kv: Tensor = attention.kv  # type: ignore[attr-defined]
+    kv: Tensor = attention.kv
     kv.copy_(noise(*kv.shape))
     order = torch.randperm(kv.shape[2] - 1, generator=torch.Generator().manual_seed(1)).tolist()
     step = ScheduledStep()

@@ -55,4 +55,6 @@ def known(record: StepRecord) -> Any:
     return record
 
 
-_ALWAYS = frozenset(StepRecord._fields) - {"host_gap_ns", "forward_cpu_ns", "device_ns", "deferral", "ghost_hits"}
+_LATER = frozenset(StepRecord._field_defaults)
+"""None in records of earlier versions."""
+_ALWAYS = frozenset(StepRecord._fields) - _LATER - {"host_gap_ns", "forward_cpu_ns", "device_ns", "deferral"}

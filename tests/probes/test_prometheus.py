@@ -14,7 +14,7 @@ from probes.exports import ExportCounters
 from probes.gpu import GpuReading, GpuSample, GpuState
 from probes.locks import NOBODY, Histogram, TimedLock
 from probes.prometheus import EngineCollector, exposition, negotiated
-from probes.recorder import COUNTED_TOGETHER, RequestTrace, RingRecorder, StepSlice
+from probes.recorder import COUNTED_TOGETHER, RequestTrace, RingRecorder, StepSlice, TransferTrace
 from probes.records import BlockCensus, DeviceTime, StepKind
 from probes.snapshot import EngineSnapshot, ReuseSnapshot
 from tests.probes.gpus import IDENTITY, FixedMonitor, whole_gpu
@@ -47,6 +47,8 @@ def busy_collector() -> EngineCollector:
     recorder.on_first_token(1)
     recorder.on_request_finished(RequestTrace("r", 0, 1, 2, 3, 1, 0, 1, 0, "stop"))
     recorder.on_failure("oom")
+    recorder.on_transfer(TransferTrace(5, 2, 3, 1000, 2, "lost"))
+    recorder.on_kv_sent(500, 1, 7)
     snapshot = EngineSnapshot(
         census=BlockCensus(1, 2, 3),
         num_running=1,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.recorder import COUNTED_TOGETHER, DecodeFloor, NullRecorder, Recorder, RequestTrace, RingRecorder
+from probes.counters import DecodeFloor
+from probes.recorder import COUNTED_TOGETHER, NullRecorder, Recorder, RequestTrace, RingRecorder, TransferTrace
 from probes.records import DeviceTime, StepKind
 from tests.probes.records import make_record
 
@@ -110,7 +111,7 @@ def test_counters_add_up():
     recorder.on_step(make_record(2, emitted_tokens=1, late_gaps_ns=(5_000_000_000,), num_preempted=1, host_gap_ns=7))
     recorder.on_step(make_record(3, deferral="kv_blocks", num_deferred=4))
     counters = recorder.counters
-    assert dict(counters.tokens) == {"prefill": 9, "recompute": 0, "cached": 0, "decode": 5}
+    assert dict(counters.tokens) == {"prefill": 9, "recompute": 0, "cached": 0, "received": 0, "decode": 5}
     assert (counters.evictions, counters.preemptions, counters.ghost_hits) == (3, 1, 2)
     assert counters.inter_token_latency.count == 3
     assert counters.host_gap.count == 1
@@ -179,6 +180,7 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     "on_first_token": (None,),
     "on_request_finished": (make_trace(0)._replace(arrival_ns=None),),  # type: ignore[arg-type]
     "on_step": (make_record(0)._replace(kind="no such kind"),),  # type: ignore[arg-type]
+    "on_transfer": (TransferTrace(1, None, None, "bytes", 1),),  # type: ignore[arg-type]
 }
 """What each path of the recorder cannot count."""
 

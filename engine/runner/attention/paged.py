@@ -46,6 +46,9 @@ class Kernels(Protocol):
 class StepAttention(Attention, Protocol):
     """What a device runner asks of its attention, besides attending."""
 
+    kv: Tensor
+    """The pool, as above."""
+
     @property
     def name(self) -> str: ...
 
