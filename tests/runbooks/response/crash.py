@@ -1,7 +1,9 @@
-"""Runs one incident in a process of its own that is killed at a chosen write of the journal, and carries it on in another.
+"""Runs one incident in a process of its own that is killed at a chosen point, and carries it on in another.
 
-Run as a script it forks for each attempt, so that hundreds of deaths cost one start of Python. It prints one JSON line per
-attempt: how often it was killed, and what was left in the end. The target is a file: acts on it are lines appended to it.
+The point is the n-th write of the journal, before or after it (`writes`), or the n-th system call of a kind on the journal's
+files, by strace (`calls`). Run as a script it forks for each attempt, so that hundreds of deaths cost one start of Python. It
+prints one JSON line per attempt: how it died, and what was left in the end. The target is a file: acts on it are lines
+appended to it.
 """
 
 import contextlib
@@ -9,8 +11,12 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -78,36 +84,61 @@ def live(folder: Path, kind: type[Journal]) -> None:
             clock_file.write_text(str(scene.clock.now))
             if scene.carry(number).closed is not None:
                 break
-            scene.clock.sleep(5)
+            scene.clock.sleep(30)
     scene.journal.close()
 
 
-def in_child(folder: Path, kind: type[Journal]) -> int:
-    """How it ended: 0, or minus the signal that killed it."""
+def in_child(folder: Path, kind: type[Journal], *, stopped: bool = False) -> int:
+    """The process of a life; `stopped`: it waits for SIGCONT before it begins."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
+            if stopped:
+                os.kill(os.getpid(), signal.SIGSTOP)
             live(folder, kind)
             code = 0
         finally:
             os._exit(code)
+    return pid
+
+
+def ended(pid: int) -> int:
+    """How it ended: 0, or minus the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def attempt(number: int, when: str) -> dict[str, Any]:
+def under_strace(folder: Path, call: str, number: int) -> int:
+    """A life that is killed when it enters `call` on one of the journal's files for the `number`-th time."""
+    pid = in_child(folder, Journal, stopped=True)
+    os.waitpid(pid, os.WUNTRACED)
+    files = [word for name in ("", "-wal", "-shm", "-journal") for word in ("-P", str(folder / f"runbooks.db{name}"))]
+    inject = f"inject={call}:signal=SIGKILL:when={number}"
+    command = ["strace", "-qq", "-o", "/dev/null", *files, "-e", f"trace={call}", "-e", inject, "-p", str(pid)]
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
+        if tracer.poll() is not None:
+            os.kill(pid, signal.SIGKILL)
+            raise SystemExit(f"strace: {tracer.communicate()[1]}")
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGCONT)
+    code = ended(pid)
+    tracer.communicate(timeout=30)
+    return code
+
+
+def attempt(number: int, where: str, first_life: Callable[[Path], int]) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="stallscope-crash-"))
     try:
-        DyingJournal.deaths, DyingJournal.when = number, when
-        first = in_child(folder, DyingJournal)
-        second = in_child(folder, Journal) if first else 0
+        first = first_life(folder)
+        second = ended(in_child(folder, Journal)) if first else 0
         journal = Journal(folder / "runbooks.db")
         incidents = journal.incidents(10)
         kinds = [step.kind for step in journal.incident(1).steps] if incidents else []
         journal.close()
         return {
             "number": number,
-            "when": when,
+            "where": where,
             "first": first,
             "second": second,
             "acts": FileAdmin(folder).lines(),
@@ -118,13 +149,18 @@ def attempt(number: int, when: str) -> dict[str, Any]:
         shutil.rmtree(folder)
 
 
-def main() -> None:
-    for when in ("before", "after"):
-        number, killed = 1, True
-        while killed:
-            result = attempt(number, when)
-            print(json.dumps(result), flush=True)
-            killed, number = result["first"] != 0, number + 1
+def sweep(where: str, first_life: Callable[[Path, int], int]) -> None:
+    """n = 1 until a life ends untouched."""
+    for number in count(1):
+        result = attempt(number, where, lambda folder, n=number: first_life(folder, n))
+        print(json.dumps(result), flush=True)
+        if result["first"] == 0:
+            return
+
+
+def at_write(folder: Path, number: int, when: str) -> int:
+    DyingJournal.deaths, DyingJournal.when = number, when
+    return ended(in_child(folder, DyingJournal))
 
 
 def journal_for_faults(folder: Path) -> None:
@@ -140,7 +176,12 @@ def journal_for_faults(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        journal_for_faults(Path(sys.argv[1]))
+    what, *words = sys.argv[1:]
+    if what == "faults":
+        journal_for_faults(Path(words[0]))
+    elif what == "calls":
+        for name in words:
+            sweep(name, lambda folder, number, call=name: under_strace(folder, call, number))
     else:
-        main()
+        for moment in ("before", "after"):
+            sweep(moment, lambda folder, number, when=moment: at_write(folder, number, when))
