@@ -214,6 +214,11 @@ def match(first: Sequence[Block], second: Sequence[Block], policy: Policy) -> li
     rates = [_mean_condition(arm, "hit_rate") for arm in (first, second)]
     if None not in rates and abs((rates[1] or 0.0) - (rates[0] or 0.0)) > policy.matched_hit_rate:
         found.append(f"prefix hit rate: {percent(rates[0] or 0)} in arm A, {percent(rates[1] or 0)} in arm B")
+    others = [_mean_condition(arm, "others") for arm in (first, second)]
+    if None not in others and abs((others[1] or 0.0) - (others[0] or 0.0)) > policy.matched_others:
+        found.append(
+            f"traffic of others: {percent(others[0] or 0)} of what was served in arm A, {percent(others[1] or 0)} in arm B"
+        )
     errors = [_mean_condition(arm, "error_rate") or 0.0 for arm in (first, second)]
     if abs(errors[1] - errors[0]) > policy.matched_error_rate:
         first_error = next((block.first_error for block in (*first, *second) if block.first_error), "")

@@ -23,6 +23,8 @@ class Conditions:
     hit_rate: float | None
     """Cached share of the prompt tokens; None where the server does not say."""
     error_rate: float
+    others: float | None = None
+    """Share of what the target served that other clients asked for; None where it does not count it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def _meets(stream: Stream, objectives: Sequence[Objective]) -> bool:
     return True
 
 
-def conditions(traffic: Traffic, window: tuple[float, float]) -> Conditions:
+def conditions(traffic: Traffic, window: tuple[float, float], others: float | None = None) -> Conditions:
     start, end = window
     inside = [stream for stream in traffic.streams if start <= stream.due < end]
     counted = [stream for stream in inside if stream.prompt_tokens is not None]
@@ -108,6 +110,7 @@ def conditions(traffic: Traffic, window: tuple[float, float]) -> Conditions:
         output_tokens=_mean([stream.output_tokens for stream in counted]),
         hit_rate=sum(cached) / prompt if prompt and len(cached) == len(counted) else None,
         error_rate=sum(stream.error is not None for stream in inside) / len(inside) if inside else 0.0,
+        others=others,
     )
 
 
@@ -117,7 +120,13 @@ def _mean(values: Sequence[int | None]) -> float | None:
 
 
 def make_block(
-    pair: int, arm: str, traffic: Traffic, window: tuple[float, float], objectives: Sequence[Objective], speed: float
+    pair: int,
+    arm: str,
+    traffic: Traffic,
+    window: tuple[float, float],
+    objectives: Sequence[Objective],
+    speed: float,
+    others: float | None = None,
 ) -> Block:
     figures, samples, gaps = measure(traffic, window, objectives)
     lags = sorted(traffic.loop_lags)
@@ -126,7 +135,7 @@ def make_block(
         arm=arm,
         started_unix=traffic.started_unix,
         figures=figures,
-        conditions=conditions(traffic, window),
+        conditions=conditions(traffic, window, others),
         samples=samples,
         gaps=gaps,
         late_sends=sum(

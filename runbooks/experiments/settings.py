@@ -224,7 +224,8 @@ class Settings:
         )
         click.echo("  compared: p50, p95 and p99 of ITL and TTFT, and throughput, each with its interval")
         click.echo(
-            "  only if matched: arrival rate, prompt and output length, prefix hit rate, failed requests, precision and build"
+            "  only if matched: arrival rate, prompt and output length, prefix hit rate, traffic of others, failed requests, "
+            "precision and build"
         )
         looks = " and ".join(map(str, plan.looks.at))
         click.echo(f"  stops after {looks} pairs: {METRICS[self.metric].text} at p <= {plan.looks.level:g} decides")

@@ -77,6 +77,7 @@ def test_the_level_is_that_of_the_look(level):
         ({"output_tokens": 20.0}, "output length"),
         ({"hit_rate": 0.3}, "prefix hit rate: 0 % in arm A, 30 % in arm B"),
         ({"error_rate": 0.1, "first_error": "HTTP 503"}, "failed requests: 0 % in arm A, 10 % in arm B (HTTP 503)"),
+        ({"others": 0.4}, "traffic of others: 0 % of what was served in arm A, 40 % in arm B"),
         ({"late_sends": 20}, "120 of 360 requests of arm B were sent late"),
         ({"lag_p99": 0.04}, "event loop is 40 ms late at p99 in arm B"),
         ({"speed": 700.0}, "machine speed: index 1000 before arm A's blocks, 700"),
@@ -91,7 +92,7 @@ def test_unmatched_conditions_give_no_difference(of_second, named):
 
 
 def test_what_a_server_does_not_count_is_no_mismatch():
-    blocks = make_pairs(hit_rate=None, prompt_tokens=None)
+    blocks = make_pairs(hit_rate=None, prompt_tokens=None, others=None)
     assert analyse(blocks, Question()).outcome is Outcome.CONFIRMED
 
 
