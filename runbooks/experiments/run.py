@@ -10,7 +10,7 @@ from runbooks.experiments.analysis import Question, analyse
 from runbooks.experiments.arms import ArmCrashed, Arms
 from runbooks.experiments.client import Client, Traffic, first_model
 from runbooks.experiments.figures import Block, make_block, speed_index
-from runbooks.experiments.served import read_page, served_between, share_of_others
+from runbooks.experiments.served import num_sent, read_page, served_since, share_of_others
 from runbooks.experiments.statistics import Looks, block_order
 from runbooks.experiments.workload import Workload
 
@@ -102,6 +102,6 @@ def _run_block(
     before = read_page(url)
     traffic = asyncio.run(load())
     arms.check(arm)
-    others = share_of_others(traffic, served_between(url, before, read_page(url)))
+    others = share_of_others(traffic, served_since(url, before, num_sent(traffic)))
     window = (plan.washout_seconds, plan.block_seconds)
     return make_block(pair, arm, traffic, window, plan.objectives, speed, others)

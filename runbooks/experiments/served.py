@@ -12,6 +12,8 @@ from diagnose.sources.live import first_page
 from probes.recording import Entry
 from runbooks.experiments.client import Traffic
 
+_SETTLE_READS, _SETTLE_SECONDS = 10, 0.3
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -45,12 +47,22 @@ def served_between(url: str, before: Entry | None, after: Entry | None) -> Serve
     return Served(signals.delta("requests_finished"), signals.delta("tokens_decode"))
 
 
+def served_since(url: str, before: Entry | None, asked: int) -> Served:
+    """Since the page `before`; waits a little until `asked` requests are booked, as aborted ones are by the next step."""
+    for _ in range(_SETTLE_READS):
+        served = served_between(url, before, read_page(url))
+        if served.requests is None or served.requests >= asked:
+            break
+        time.sleep(_SETTLE_SECONDS)
+    return served
+
+
 def share_of_others(traffic: Traffic, served: Served) -> float | None:
     """Share of what was served that was not asked for here: of requests or of tokens, whichever is more.
 
     What was aborted at the end may be counted by the target later than here, or not at all: that is no negative share.
     """
-    requests = sum(stream.sent is not None for stream in traffic.streams)
+    requests = num_sent(traffic)
     tokens = sum(stream.output_tokens or len(stream.tokens) for stream in traffic.streams)
     shares = [
         max(0.0, 1 - ours / theirs) if theirs else 0.0
@@ -58,3 +70,7 @@ def share_of_others(traffic: Traffic, served: Served) -> float | None:
         if theirs is not None
     ]
     return max(shares, default=None)
+
+
+def num_sent(traffic: Traffic) -> int:
+    return sum(stream.sent is not None for stream in traffic.streams)

@@ -1,5 +1,7 @@
 """The proofs of a controlled comparison on our own engine: judged on outcomes and ratios, never on times of this machine."""
 
+from typing import Any
+
 import pytest
 
 from runbooks.drills.engine_process import EngineProcess
@@ -7,7 +9,7 @@ from tests.runbooks.experiments.on_engine import BUDGETS, OthersWhen, compare, i
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WORDS, TOKENS = 150, 40
-SHORT = ["--block", "4s", "--washout", "1s", "--drain", "4s"]
+SHORT = ["--block", "4s", "--washout", "1s", "--drain", "20s"]
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +37,13 @@ def noise(engine, load):
     return report, max(abs(difference["low"]), abs(difference["high"]))
 
 
+def told(report: dict[str, Any]) -> str:
+    return "\n".join([*report["reading"], *report["mismatches"], *report["notes"]])
+
+
 def test_a_smaller_budget_under_interference_is_confirmed(engine, load):
     report = compare(*knob(engine, "max_batched_tokens", *BUDGETS), "--hypothesis", "prefill_interference", *load)
-    assert report["outcome"] == "confirmed", report
+    assert report["outcome"] == "confirmed", told(report)
     row = report["rows"]["itl_p99"]
     assert row["second"] < 0.7 * row["first"]
     assert row["difference"]["high"] < 0
@@ -57,7 +63,7 @@ def test_a_knob_that_matters_not_is_a_null_with_its_interval(engine, load, noise
     _, floor = noise
     given = knob(engine, "max_sequences", 64, 48)
     report = compare(*given, *load, "--noise", f"{max(1, round(floor * 1e3))}ms")
-    assert report["outcome"] in ("refuted", "not shown"), report
+    assert report["outcome"] in ("refuted", "not shown"), told(report)
     assert "[" in report["reading"][0] and "the other way" not in report["reading"][0]
     difference = report["rows"]["itl_p99"]["difference"]
     assert difference["low"] < difference["high"]
@@ -67,6 +73,6 @@ def test_traffic_of_others_on_one_arm_is_not_comparable(engine, load):
     """The same trace in both arms, and more beside it in one: the target's counters tell."""
     with OthersWhen(engine, "max_sequences", 48, WORDS // 4):
         report = compare(*knob(engine, "max_sequences", 64, 48), *load)
-    assert report["outcome"] == "not comparable", report
+    assert report["outcome"] == "not comparable", told(report)
     assert any(line.startswith("traffic of others: ") for line in report["mismatches"]), report["mismatches"]
     assert "no difference is given" in report["reading"][0]

@@ -3,8 +3,9 @@
 import pytest
 
 from probes.recording import Entry
+from runbooks.experiments import served as served_module
 from runbooks.experiments.client import Stream, Traffic
-from runbooks.experiments.served import Served, read_page, served_between, share_of_others
+from runbooks.experiments.served import Served, read_page, served_between, served_since, share_of_others
 from tests.builders import Engine, make_steps
 from tests.diagnose.fake_target import serving
 
@@ -53,3 +54,13 @@ def test_a_target_without_a_page_says_nothing():
     with serving("up 1\n") as target:
         url = target.url
     assert read_page(url) is None
+
+
+def test_aborted_requests_are_waited_for(monkeypatch):
+    """The target books them a step later: until then they would be missed here, and be others' in the next block."""
+    finished = iter([5, 5, 5, 8, 9])
+    monkeypatch.setattr(served_module, "_SETTLE_SECONDS", 0.0)
+    with serving(lambda: f'stallscope_requests_finished_total{{reason="abort"}} {next(finished)}\n') as target:
+        before = read_page(target.url)
+        served = served_since(target.url, before, 3)
+    assert served == Served(3, None)
