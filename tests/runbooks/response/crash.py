@@ -1,9 +1,9 @@
 """Runs one incident in a process of its own that is killed at a chosen point, and carries it on in another.
 
 The point is the n-th write of the journal, before or after it (`writes`), or the n-th system call of a kind on the journal's
-files, by strace (`calls`). Run as a script it forks for each attempt, so that hundreds of deaths cost one start of Python. It
-prints one JSON line per attempt: how it died, and what was left in the end. The target is a file: acts on it are lines
-appended to it.
+files, by strace (`calls`), which may also let calls fail (`failures`). Run as a script it forks for each attempt, so that
+hundreds of deaths cost one start of Python. It prints one JSON line per attempt: how it died, and what was left in the end. The
+target is a file: acts on it are lines appended to it.
 """
 
 import contextlib
@@ -88,7 +88,17 @@ def live(folder: Path, kind: type[Journal]) -> None:
     scene.journal.close()
 
 
-def in_child(folder: Path, kind: type[Journal], *, stopped: bool = False) -> int:
+def persist(folder: Path) -> None:
+    """One life on a disk that fails for a while: tried again, as the conductor does; keeps count of its failures."""
+    for failures in range(200):
+        (folder / "failures").write_text(str(failures))
+        with contextlib.suppress(JournalError):
+            live(folder, Journal)
+            return
+    raise AssertionError("it never got well")
+
+
+def in_child(life: Callable[[], None], *, stopped: bool = False) -> int:
     """The process of a life; `stopped`: it waits for SIGCONT before it begins."""
     pid = os.fork()
     if pid == 0:
@@ -96,7 +106,7 @@ def in_child(folder: Path, kind: type[Journal], *, stopped: bool = False) -> int
         try:
             if stopped:
                 os.kill(os.getpid(), signal.SIGSTOP)
-            live(folder, kind)
+            life()
             code = 0
         finally:
             os._exit(code)
@@ -108,14 +118,15 @@ def ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def under_strace(folder: Path, call: str, number: int) -> int:
-    """A life that is killed when it enters `call` on one of the journal's files for the `number`-th time."""
-    pid = in_child(folder, Journal, stopped=True)
+def under_strace(folder: Path, life: Callable[[], None], call: str, what: str) -> int:
+    """A life to which `what` happens when it enters `call` on one of the journal's files, in strace's words."""
+    pid = in_child(life, stopped=True)
     os.waitpid(pid, os.WUNTRACED)
     files = [word for name in ("", "-wal", "-shm", "-journal") for word in ("-P", str(folder / f"runbooks.db{name}"))]
-    inject = f"inject={call}:signal=SIGKILL:when={number}"
-    command = ["strace", "-qq", "-o", "/dev/null", *files, "-e", f"trace={call}", "-e", inject, "-p", str(pid)]
-    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    inject = ["-e", f"trace={call}", "-e", f"inject={call}:{what}"]
+    tracer = subprocess.Popen(
+        ["strace", "-qq", "-o", "/dev/null", *files, *inject, "-p", str(pid)], stderr=subprocess.PIPE, text=True
+    )
     while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
         if tracer.poll() is not None:
             os.kill(pid, signal.SIGKILL)
@@ -131,7 +142,7 @@ def attempt(number: int, where: str, first_life: Callable[[Path], int]) -> dict[
     folder = Path(tempfile.mkdtemp(prefix="stallscope-crash-"))
     try:
         first = first_life(folder)
-        second = ended(in_child(folder, Journal)) if first else 0
+        second = ended(in_child(lambda: live(folder, Journal))) if first else 0
         journal = Journal(folder / "runbooks.db")
         incidents = journal.incidents(10)
         kinds = [step.kind for step in journal.incident(1).steps] if incidents else []
@@ -144,6 +155,7 @@ def attempt(number: int, where: str, first_life: Callable[[Path], int]) -> dict[
             "acts": FileAdmin(folder).lines(),
             "outcomes": [incident.outcome for incident in incidents],
             "kinds": kinds,
+            "failures": int((folder / "failures").read_text()) if (folder / "failures").exists() else 0,
         }
     finally:
         shutil.rmtree(folder)
@@ -160,28 +172,36 @@ def sweep(where: str, first_life: Callable[[Path, int], int]) -> None:
 
 def at_write(folder: Path, number: int, when: str) -> int:
     DyingJournal.deaths, DyingJournal.when = number, when
-    return ended(in_child(folder, DyingJournal))
+    return ended(in_child(lambda: live(folder, DyingJournal)))
 
 
-def journal_for_faults(folder: Path) -> None:
-    """One life under strace; a failing disk is met by trying again, as the conductor does."""
-    for _ in range(200):
-        try:
-            live(folder, Journal)
-        except JournalError as error:
-            print(error, flush=True)
-        else:
+def at_call(folder: Path, number: int, call: str) -> int:
+    return under_strace(folder, lambda: live(folder, Journal), call, f"signal=SIGKILL:when={number}")
+
+
+def while_failing(folder: Path, call: str, error: str, number: int) -> int:
+    """Six calls in a row fail, from the `number`-th on."""
+    return under_strace(folder, lambda: persist(folder), call, f"error={error}:when={number}..{number + 5}")
+
+
+def sweep_failures(call: str, error: str) -> None:
+    """Windows that overlap, until two lives have met no failure."""
+    untouched = 0
+    for number in count(1, 4):
+        result = attempt(number, call, lambda folder, n=number: while_failing(folder, call, error, n))
+        print(json.dumps(result), flush=True)
+        untouched = untouched + 1 if result["failures"] == 0 else 0
+        if untouched == 2:
             return
-    sys.exit(3)
 
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
-    if what == "faults":
-        journal_for_faults(Path(words[0]))
+    if what == "failures":
+        sweep_failures(*words)
     elif what == "calls":
         for name in words:
-            sweep(name, lambda folder, number, call=name: under_strace(folder, call, number))
+            sweep(name, lambda folder, number, call=name: at_call(folder, number, call))
     else:
         for moment in ("before", "after"):
             sweep(moment, lambda folder, number, when=moment: at_write(folder, number, when))
