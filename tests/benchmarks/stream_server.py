@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from itertools import cycle
 from typing import cast
 
 from tests.benchmarks.open_files import allow_many_files
@@ -92,8 +93,7 @@ class Connection(asyncio.Protocol):
 async def serve(gap: float) -> None:
     loop = asyncio.get_running_loop()
     phases: list[set[Connection]] = [set() for _ in range(_PHASES)]
-    turns = iter(lambda: next(counter) % _PHASES, -1)
-    counter = iter(range(sys.maxsize))
+    turns = cycle(range(_PHASES))
     server = await loop.create_server(lambda: Connection(phases, turns), "127.0.0.1", 0, backlog=4096)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     gone = loop.run_in_executor(None, sys.stdin.read)
