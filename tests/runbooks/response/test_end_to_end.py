@@ -26,6 +26,7 @@ from tests.runbooks.test_grafana import queries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 ENGINE = ("--model", "tiny", "--max-batched-tokens", "4096", "--threads", "1")
+_SLOW = "InterTokenLatencySlow"
 CONFIG = """
 [receiver]
 token_file = "webhook-token"
@@ -43,7 +44,7 @@ slo = "itl_p99={limit_ms}ms"
 
 [[runbooks]]
 name = "slow-tokens"
-alerts = ["InterTokenLatencySlow", "TargetDown"]
+alerts = ["{alert}"]
 symptom = "itl_p99"
 window = "10s"
 settle = "2s"
@@ -94,14 +95,21 @@ def interference(url: str):
 
 
 @contextmanager
-def serving(folder: Path, engine: EngineProcess, *options: str, limit: float = 0.1, ttl: str = "45s"):
-    """URL of the receiver, and its journal. `limit` of the gap between tokens, seconds."""
+def serving(
+    folder: Path, engine: EngineProcess, *options: str, limit: float = 0.1, ttl: str = "45s", alert: str = _SLOW
+):
+    """URL of the receiver, and its journal. `limit` of the gap between tokens, seconds; `alert` is the one that is answered."""
     (folder / "webhook-token").write_text("hook\n")
     instance = engine.url.removeprefix("http://")
     config = folder / "runbooks.toml"
     config.write_text(
         CONFIG.format(
-            instance=instance, url=engine.url, token_file=engine.token_path, limit_ms=f"{limit * 1e3:g}", ttl=ttl
+            instance=instance,
+            url=engine.url,
+            token_file=engine.token_path,
+            limit_ms=f"{limit * 1e3:g}",
+            ttl=ttl,
+            alert=alert,
         )
     )
     command = [sys.executable, "-m", "diagnose.cli", "runbook", "serve", "--config", str(config), *options]
@@ -226,7 +234,7 @@ def test_the_same_with_a_payload_of_our_own(tmp_path):
 
 def test_hung_and_dead_targets_end_without_an_act(tmp_path):
     """A stopped process does not answer; a killed one refuses. Each is said, and nothing is touched."""
-    with EngineProcess(("--model", "tiny")) as engine, serving(tmp_path, engine) as (url, journal):
+    with EngineProcess(("--model", "tiny")) as engine, serving(tmp_path, engine, alert="TargetDown") as (url, journal):
         os.kill(engine.pid, signal.SIGSTOP)
         send(url, engine, "TargetDown", start=1)
         hung = await_closed(journal, 1)
