@@ -192,6 +192,9 @@ class Policy:
     matched_error_rate: float = 0.02
     """Failed requests are fast or absent: two points more of them in one arm move its quantiles."""
 
+    matched_others: float = 0.10
+    """Traffic of other clients is load as any other: the tolerance of arrivals, as a share of what the target served."""
+
     matched_speed: float = 0.15
     """Shared hosts change speed in steps of a fifth and more; jitter of the speed index stays well within a seventh."""
 

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -43,7 +43,7 @@ SPANS_PER_BATCH = 128
 ATTEMPTS_PER_BATCH = 5
 """A batch that a receiver refuses that often is given up, so that it does not hold back all others."""
 RING, REFUSED, SHUTDOWN = "ring", "refused", "shutdown"
-_SCOPE = InstrumentationScope("stallscope")
+SCOPE = InstrumentationScope("stallscope")
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -100,7 +100,7 @@ class MetricsExport:
         """Raises DeliveryFailed. A failure loses nothing but its point in time: the next one carries the sums."""
         now_ns = time.time_ns()
         metrics = [metric for reading in self._readings() if (metric := _metric(reading, self._start_ns, now_ns))]
-        scope = ScopeMetrics(_SCOPE, metrics, "")
+        scope = ScopeMetrics(SCOPE, metrics, "")
         result = self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
         if result is not MetricExportResult.SUCCESS:
             raise DeliveryFailed(_metric_reasons.take())
@@ -155,6 +155,22 @@ def _unit(name: str) -> str:
     return next((unit for suffix, unit in (rates | plain).items() if name.endswith(suffix)), "1")
 
 
+class SpanSender:
+    """The SDK's exporter, with failures that say why."""
+
+    def __init__(self, endpoint: str | None = None) -> None:
+        """`endpoint` is the receiver's base URL; None: as the environment says."""
+        self._exporter = OTLPSpanExporter(endpoint=endpoint and f"{endpoint.rstrip('/')}/v1/traces")
+
+    def send(self, spans: Sequence[ReadableSpan]) -> None:
+        """Raises DeliveryFailed."""
+        if self._exporter.export(spans) is not SpanExportResult.SUCCESS:
+            raise DeliveryFailed(_span_reasons.take())
+
+    def close(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
 class SpansExport:
     """One span per finished request, in the order in which they finished."""
 
@@ -172,7 +188,7 @@ class SpansExport:
         self._model = model
         self._engine_id = engine_id
         self._resource = resource
-        self._exporter = OTLPSpanExporter(endpoint=endpoint and f"{endpoint.rstrip('/')}/v1/traces")
+        self._sender = SpanSender(endpoint)
         self._next = 0
         self._attempts = 0
 
@@ -186,12 +202,15 @@ class SpansExport:
             # Monotonic stamps are placed on the wall clock as it is now.
             offset_ns = time.time_ns() - time.perf_counter_ns()
             spans = list(self._spans(found.traces, offset_ns))
-            if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
+            try:
+                if spans:
+                    self._sender.send(spans)
+            except DeliveryFailed:
                 self._attempts += 1
                 if self._attempts >= ATTEMPTS_PER_BATCH:
                     self.counters.lost[REFUSED] += len(spans)
                     self._pass(found.next_id, found.lost)
-                raise DeliveryFailed(_span_reasons.take())
+                raise
             self.counters.items += len(spans)
             self._pass(found.next_id, found.lost)
 
@@ -201,7 +220,7 @@ class SpansExport:
         self.counters.lost[SHUTDOWN] += len(left.traces)
         self.counters.lost[RING] += left.lost
         self._next = left.next_id
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        self._sender.close()
 
     def _pass(self, next_id: int, lost: int) -> None:
         self._next, self._attempts = next_id, 0
@@ -235,15 +254,15 @@ def request_span(
     operation = "chat" if origin is None else origin.operation
     leader = trace.request_id if origin is None else origin.group
     if leader != trace.request_id:
-        parent_span_id: int | None = _identifier(8, engine_id, leader)
+        parent_span_id: int | None = span_identifier(8, engine_id, leader)
     else:
         parent_span_id = None if parent is None else parent.span_id
-    trace_id = _identifier(16, engine_id, leader) if parent is None else parent.trace_id
+    trace_id = span_identifier(16, engine_id, leader) if parent is None else parent.trace_id
     flags, state = TraceFlags(TraceFlags.SAMPLED), None if parent is None else parent.trace_state
     failed = trace.finish_reason == "error"
     return ReadableSpan(
         name=f"{operation} {model}",
-        context=SpanContext(trace_id, _identifier(8, engine_id, trace.request_id), False, flags, state),
+        context=SpanContext(trace_id, span_identifier(8, engine_id, trace.request_id), False, flags, state),
         parent=None if parent_span_id is None else SpanContext(trace_id, parent_span_id, True, flags, state),
         resource=resource,
         attributes=_attributes(trace, operation, model),
@@ -259,7 +278,7 @@ def request_span(
         status=Status(StatusCode.ERROR, "the engine ended the request with an error") if failed else Status(),
         start_time=trace.arrival_ns + offset_ns,
         end_time=trace.finished_ns + offset_ns,
-        instrumentation_scope=_SCOPE,
+        instrumentation_scope=SCOPE,
     )
 
 
@@ -299,6 +318,7 @@ def _attributes(trace: RequestTrace, operation: str, model: str) -> Mapping[str,
     return attributes
 
 
-def _identifier(size: int, engine_id: str, request_id: str) -> int:
-    digest = hashlib.blake2b(f"{engine_id}/{request_id}".encode(), digest_size=size)
+def span_identifier(size: int, *names: str) -> int:
+    """An id of `size` bytes that is the same for the same names, whenever and however often it is made."""
+    digest = hashlib.blake2b("/".join(names).encode(), digest_size=size)
     return int.from_bytes(digest.digest(), "big") or 1  # zero is no id

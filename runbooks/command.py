@@ -89,6 +89,7 @@ def check_command(config_file: Path) -> None:
     """Read the configuration as `serve` would, secrets included, and say what it allows."""
     from runbooks.response.config import read_config
     from runbooks.response.notify import make_senders
+    from runbooks.response.tracing import make_export
 
     config = read_config(config_file)
     config.secret(config.receiver.token_file)
@@ -96,6 +97,8 @@ def check_command(config_file: Path) -> None:
         if target.admin_token_file:
             config.secret(target.admin_token_file)
     make_senders(config.notify)
+    if config.receiver.otlp_endpoint:
+        make_export(config.receiver.otlp_endpoint, "check").close()
     for runbook in config.runbooks:
         click.echo(f"{runbook.name}: answers {', '.join(runbook.alerts)}; symptom {runbook.symptom}")
         for act in runbook.acts:

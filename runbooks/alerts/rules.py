@@ -1,4 +1,4 @@
-"""Alerts on symptoms, with recording rules: made from the metric names, never typed.
+"""Alerts on symptoms, with recording rules: made from the names of the dialects, never typed.
 
 Latency alerts burn an error budget over two windows (a short one so that they end soon, a long one so that a blip does not
 wake anybody). There is none on reserved memory: `stallscope runbook show DeviceMemoryHigh` says why.
@@ -15,6 +15,7 @@ from runbooks.errors import Refused
 _INSTANCE = "(job, instance)"
 _MIN_EVICTIONS_PER_SECOND = 1.0
 _MADE = "# Made by `stallscope runbook alerts {engine}`; edit runbooks/alerts/ instead."
+_NEEDS = "# The names are those of {engine} {since} and later: an alert on a metric that is not there never fires."
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def alert_names() -> list[str]:
 
 def to_yaml(engine: str, groups: list[tuple[str, list[Rule]]]) -> str:
     """The rules file. JSON's strings are YAML's, so that nothing in an expression has to be escaped twice."""
-    lines = [_MADE.format(engine=engine), "groups:"]
+    since = ENGINES[engine].since
+    lines = [_MADE.format(engine=engine), *([_NEEDS.format(engine=engine, since=since)] if since else []), "groups:"]
     for name, group in groups:
         lines += [f"  - name: {name}", "    rules:"]
         for rule in group:

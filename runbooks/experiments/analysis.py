@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.units import percent, seconds
-from runbooks.experiments.figures import Block
+from runbooks.experiments.figures import Block, Lengths, lengths
 from runbooks.experiments.metrics import METRICS, Metric
 from runbooks.experiments.statistics import LEVEL, Difference, paired_difference
 
@@ -196,29 +196,43 @@ def format_value(metric: Metric, value: float | None, *, signed: bool = False) -
 def match(first: Sequence[Block], second: Sequence[Block], policy: Policy) -> list[str]:
     """Every condition that differs between the arms, in sentences."""
     found: list[str] = []
-    for name, attribute, tolerance, unit in (
-        ("arrival rate", "arrivals_per_second", policy.matched_arrivals, "/s"),
-        ("prompt length", "prompt_tokens", policy.matched_context, " tokens"),
-        ("output length", "output_tokens", policy.matched_context, " tokens"),
-    ):
-        means = [_mean_condition(arm, attribute) for arm in (first, second)]
-        if None in means:
-            if attribute == "arrivals_per_second":
-                found.append(f"{name}: not measured")
-            continue
-        before, after = (mean or 0.0 for mean in means)
-        if abs(after - before) > tolerance * max(before, after):
-            found.append(
-                f"{name}: {before:.3g}{unit} in arm A, {after:.3g}{unit} in arm B (allowed: {percent(tolerance)})"
-            )
-    rates = [_mean_condition(arm, "hit_rate") for arm in (first, second)]
-    if None not in rates and abs((rates[1] or 0.0) - (rates[0] or 0.0)) > policy.matched_hit_rate:
-        found.append(f"prefix hit rate: {percent(rates[0] or 0)} in arm A, {percent(rates[1] or 0)} in arm B")
+    rates = [fmean(block.conditions.arrivals_per_second for block in arm) for arm in (first, second)]
+    found += _differ("arrival rate", rates[0], rates[1], policy.matched_arrivals, "/s")
+    means = _lengths(first, second)
+    if means is not None:
+        a, b = means
+        found += _differ("prompt length", a.prompt, b.prompt, policy.matched_context, " tokens")
+        found += _differ("output length", a.output, b.output, policy.matched_context, " tokens")
+        if a.hit_rate is not None and b.hit_rate is not None and abs(b.hit_rate - a.hit_rate) > policy.matched_hit_rate:
+            found.append(f"prefix hit rate: {percent(a.hit_rate)} in arm A, {percent(b.hit_rate)} in arm B")
+    others = [_mean_condition(arm, "others") for arm in (first, second)]
+    if None not in others and abs((others[1] or 0.0) - (others[0] or 0.0)) > policy.matched_others:
+        found.append(
+            f"traffic of others: {percent(others[0] or 0)} of what was served in arm A, {percent(others[1] or 0)} in arm B"
+        )
     errors = [_mean_condition(arm, "error_rate") or 0.0 for arm in (first, second)]
     if abs(errors[1] - errors[0]) > policy.matched_error_rate:
         first_error = next((block.first_error for block in (*first, *second) if block.first_error), "")
         found.append(f"failed requests: {percent(errors[0])} in arm A, {percent(errors[1])} in arm B ({first_error})")
     return found + _client_mismatches(first, second, policy)
+
+
+def _differ(name: str, before: float | None, after: float | None, tolerance: float, unit: str) -> list[str]:
+    if before is None or after is None or abs(after - before) <= tolerance * max(before, after):
+        return []
+    return [f"{name}: {before:.3g}{unit} in arm A, {after:.3g}{unit} in arm B (allowed: {percent(tolerance)})"]
+
+
+def _lengths(first: Sequence[Block], second: Sequence[Block]) -> tuple[Lengths, Lengths] | None:
+    """Over the arrivals that both blocks of a pair answered: a slower arm answers fewer of them, and not the same mix."""
+    both = [
+        (a, b)
+        for one, other in zip(first, second, strict=True)
+        for a, b in zip(one.conditions.answers, other.conditions.answers, strict=True)
+        if a is not None and b is not None
+    ]
+    before, after = lengths([a for a, _ in both]), lengths([b for _, b in both])
+    return None if before is None or after is None else (before, after)
 
 
 def _mean_condition(arm: Sequence[Block], attribute: str) -> float | None:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.sources.http import Endpoint
 from runbooks.admin import VERBS, AdminClient
 from runbooks.errors import AdminError, ExperimentError
+from runbooks.experiments.processes import find, is_running, owner_of
 
 NAMES = ("A", "B")
 
@@ -134,6 +135,24 @@ class UrlArms(Arms):
         pass
 
 
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _refuse_foreign(arm: str, launched: int, port: int) -> None:
+    """Raises ExperimentError when who answers was there before the launch, as a server that took the port meanwhile is.
+
+    What the launched process started itself may be in a session of its own, or a container's: those are younger.
+    """
+    owner, leader = owner_of(port), find(launched)
+    if owner is not None and leader is not None and owner.session != launched and owner.started < leader.started:
+        raise ExperimentError(
+            f"arm {arm}: port {port} is answered by process {owner.pid} ({owner.name}), which this launch did not start"
+        )
+
+
 class LaunchArms(Arms):
     """Two commands with `{port}` in them. Each arm's server is started for its block and stopped after it, or kept running.
 
@@ -164,9 +183,7 @@ class LaunchArms(Arms):
             raise ArmCrashed(arm, f"exit code {code}; {self._log_tail(arm)}")
 
     def _start(self, arm: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = _free_port()
         command = [word.replace("{port}", str(port)) for word in shlex.split(self._commands[arm])]
         with self._log(arm).open("wb") as log:
             try:
@@ -188,6 +205,7 @@ class LaunchArms(Arms):
                     ) from None
                 time.sleep(0.5)
             else:
+                _refuse_foreign(arm, process.pid, port)
                 return
 
     def _log(self, arm: str) -> Path:
@@ -198,15 +216,16 @@ class LaunchArms(Arms):
         return "its last words: " + (" | ".join(lines[-3:]) or "none")
 
     def _stop(self, arm: str) -> None:
+        """All of its group: what was launched may be a shell that ends before its server does."""
         process, _ = self._running.pop(arm)
         for sign, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 10.0)):
-            if process.poll() is None:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, sign)
-            try:
-                process.wait(timeout=patience)
-            except subprocess.TimeoutExpired:
-                continue
-            return
+            deadline = time.monotonic() + patience
+            while (process.poll() is None or is_running(process.pid)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if process.returncode is not None and not is_running(process.pid):
+                return
 
     def close(self, error: BaseException | None) -> None:
         for arm in list(self._running):

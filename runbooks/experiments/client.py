@@ -6,13 +6,14 @@ event loop was at a heartbeat.
 """
 
 import asyncio
-import json
 import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
+import msgspec
 
 from runbooks.errors import ExperimentError
 from runbooks.experiments.workload import Arrival, prompt_text
@@ -109,25 +110,54 @@ class Client:
                 if response.status != 200:
                     stream.error = f"HTTP {response.status}: {(await response.text())[:200]}"
                     return
-                async for line in response.content:
+                rest = b""
+                async for data in response.content.iter_any():
                     now = time.perf_counter() - start
-                    if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
-                        _read_chunk(stream, json.loads(line[6:]), now)
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
+                            _read_chunk(stream, line[6:], now)
             stream.ended = time.perf_counter() - start
         except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as error:
             stream.error = f"{type(error).__name__}: {error}"
 
 
-def _read_chunk(stream: Stream, chunk: dict[str, object], now: float) -> None:
-    choices, usage = chunk.get("choices"), chunk.get("usage")
-    if isinstance(choices, list) and choices and choices[0].get("text"):
+class _Choice(msgspec.Struct):
+    text: str | None = None
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Chunk(msgspec.Struct):
+    """The fields that are read: the others are skipped, which is what most of a chunk is."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_DECODE = msgspec.json.Decoder(_Chunk).decode
+
+
+def _read_chunk(stream: Stream, text: bytes, now: float) -> None:
+    """Raises ValueError when it is no chunk."""
+    chunk = _DECODE(text)
+    if chunk.choices and chunk.choices[0].text:
         stream.tokens.append(now)
-    if isinstance(usage, dict):
-        stream.prompt_tokens = usage.get("prompt_tokens")
-        stream.output_tokens = usage.get("completion_tokens")
-        stream.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    if "error" in chunk:
-        stream.error = str(chunk["error"])[:200]
+    if chunk.usage is not None:
+        stream.prompt_tokens, stream.output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
+        details = chunk.usage.prompt_tokens_details
+        stream.cached_tokens = None if details is None else details.cached_tokens
+    if chunk.error is not None:
+        stream.error = str(chunk.error)[:200]
 
 
 async def _heartbeat(lags: list[float], start: float, on_second: Callable[[float], None]) -> None:

@@ -6,10 +6,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+from typing import NamedTuple
 
 from diagnose.slo import Objective
 from diagnose.stats import weighted_quantile
 from runbooks.experiments.client import LATE_SEND_SECONDS, Stream, Traffic
+
+
+class Answer(NamedTuple):
+    """Tokens of one request that was answered to its end, as the server counted them; None where it does not say."""
+
+    prompt: int
+    output: int | None
+    cached: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Of some answers."""
+
+    prompt: float
+    """Mean, tokens."""
+    output: float | None
+    hit_rate: float | None
+    """Cached share of the prompt tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +37,11 @@ class Conditions:
     """What must be alike in both arms for their figures to be compared."""
 
     arrivals_per_second: float
-    prompt_tokens: float | None
-    """Mean, as the server counted them."""
-    output_tokens: float | None
-    hit_rate: float | None
-    """Cached share of the prompt tokens; None where the server does not say."""
+    answers: tuple[Answer | None, ...]
+    """In the order of the arrivals; None for one that was not answered to its end."""
     error_rate: float
+    others: float | None = None
+    """Share of what the target served that other clients asked for; None where it does not count it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +115,45 @@ def _meets(stream: Stream, objectives: Sequence[Objective]) -> bool:
     return True
 
 
-def conditions(traffic: Traffic, window: tuple[float, float]) -> Conditions:
+def conditions(traffic: Traffic, window: tuple[float, float], others: float | None = None) -> Conditions:
     start, end = window
     inside = [stream for stream in traffic.streams if start <= stream.due < end]
-    counted = [stream for stream in inside if stream.prompt_tokens is not None]
-    cached = [stream.cached_tokens for stream in counted if stream.cached_tokens is not None]
-    prompt = sum(stream.prompt_tokens or 0 for stream in counted)
     return Conditions(
         arrivals_per_second=sum(stream.sent is not None for stream in inside) / (end - start),
-        prompt_tokens=_mean([stream.prompt_tokens for stream in counted]),
-        output_tokens=_mean([stream.output_tokens for stream in counted]),
-        hit_rate=sum(cached) / prompt if prompt and len(cached) == len(counted) else None,
+        answers=tuple(_answer(stream) for stream in inside),
         error_rate=sum(stream.error is not None for stream in inside) / len(inside) if inside else 0.0,
+        others=others,
     )
 
 
-def _mean(values: Sequence[int | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _answer(stream: Stream) -> Answer | None:
+    if stream.error or stream.ended is None or stream.prompt_tokens is None:
+        return None
+    return Answer(stream.prompt_tokens, stream.output_tokens, stream.cached_tokens)
+
+
+def lengths(answers: Sequence[Answer]) -> Lengths | None:
+    """None of no answers."""
+    if not answers:
+        return None
+    prompt = [answer.prompt for answer in answers]
+    output = [answer.output for answer in answers if answer.output is not None]
+    cached = [answer.cached for answer in answers if answer.cached is not None]
+    return Lengths(
+        fmean(prompt),
+        fmean(output) if output else None,
+        sum(cached) / sum(prompt) if sum(prompt) and len(cached) == len(answers) else None,
+    )
 
 
 def make_block(
-    pair: int, arm: str, traffic: Traffic, window: tuple[float, float], objectives: Sequence[Objective], speed: float
+    pair: int,
+    arm: str,
+    traffic: Traffic,
+    window: tuple[float, float],
+    objectives: Sequence[Objective],
+    speed: float,
+    others: float | None = None,
 ) -> Block:
     figures, samples, gaps = measure(traffic, window, objectives)
     lags = sorted(traffic.loop_lags)
@@ -126,7 +162,7 @@ def make_block(
         arm=arm,
         started_unix=traffic.started_unix,
         figures=figures,
-        conditions=conditions(traffic, window),
+        conditions=conditions(traffic, window, others),
         samples=samples,
         gaps=gaps,
         late_sends=sum(

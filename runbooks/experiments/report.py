@@ -12,7 +12,7 @@ from diagnose.report.document import document
 from diagnose.report.markup import Markup, element, join
 from diagnose.units import percent, seconds
 from runbooks.experiments.analysis import Outcome, Question, Result, Row, format_value, paired_blocks
-from runbooks.experiments.figures import Block
+from runbooks.experiments.figures import Block, lengths
 from runbooks.experiments.metrics import METRICS
 
 SCHEMA = 1
@@ -143,8 +143,12 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def _block_json(block: Block) -> dict[str, Any]:
-    """Without the single gaps: their quantiles are there."""
-    return {name: value for name, value in asdict(block).items() if name != "gaps"}
+    """Without the single gaps and answers: their quantiles and means are there."""
+    found = {name: value for name, value in asdict(block).items() if name != "gaps"}
+    answers = [answer for answer in block.conditions.answers if answer is not None]
+    means = lengths(answers)
+    found["conditions"] |= {"answers": len(answers), "lengths": None if means is None else asdict(means)}
+    return found
 
 
 def apply_to_diagnosis(diagnosis: dict[str, Any], report: Report) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from diagnose.policy import Policy
 from diagnose.slo import Objective
 from runbooks.experiments.analysis import Question, analyse
 from runbooks.experiments.arms import ArmCrashed, Arms
-from runbooks.experiments.client import Client, first_model
+from runbooks.experiments.client import Client, Traffic, first_model
 from runbooks.experiments.figures import Block, make_block, speed_index
+from runbooks.experiments.served import num_sent, read_page, served_since, share_of_others
 from runbooks.experiments.statistics import Looks, block_order
 from runbooks.experiments.workload import Workload
 
@@ -91,15 +92,16 @@ def _run_block(
     speed = speed_index()
     arrivals = workload.block(pair, plan.block_seconds)
 
-    async def load() -> Block:
+    async def load() -> Traffic:
         model = plan.model or await first_model(url, plan.key_header)
         client = Client(url, model, plan.key_header, plan.drain_seconds)
         # A salt per block: what an earlier block left in a prefix cache helps neither arm.
         salt = f"{plan.seed}-{number}"
-        traffic = await client.run(arrivals, plan.block_seconds, salt, lambda at: on_progress(number, arm, at))
-        window = (plan.washout_seconds, plan.block_seconds)
-        return make_block(pair, arm, traffic, window, plan.objectives, speed)
+        return await client.run(arrivals, plan.block_seconds, salt, lambda at: on_progress(number, arm, at))
 
-    block = asyncio.run(load())
+    before = read_page(url)
+    traffic = asyncio.run(load())
     arms.check(arm)
-    return block
+    others = share_of_others(traffic, served_since(url, before, num_sent(traffic)))
+    window = (plan.washout_seconds, plan.block_seconds)
+    return make_block(pair, arm, traffic, window, plan.objectives, speed, others)

@@ -92,7 +92,7 @@ class Settings:
             with _progress(plan, quiet=self.quiet) as on_progress:
                 run = run_blocks(plan, arms, workload, question, on_progress)
         result = analyse(run.blocks, question, level=plan.looks.level, noise=self.noise, policy=plan.policy)
-        notes = self._notes(run, plan, differences)
+        notes = notes_of(run, plan, differences)
         report = Report(
             dict(arms.labels), differences, self._load_lines(plan), question, result, tuple(run.blocks), notes
         )
@@ -188,25 +188,6 @@ class Settings:
             )
         return tuple(found), same
 
-    def _notes(self, run: Run, plan: Plan, differences: tuple[str, ...]) -> tuple[str, ...]:
-        notes = []
-        done = len(paired_blocks(run.blocks)[0])
-        if len(differences) > 1:
-            notes.append(
-                "Confounded: the arms differ in more than one thing; the effect is that of all of them together."
-            )
-        if run.crash:
-            notes.append(f"{run.crash}; {done} of {plan.pairs} pairs were completed.")
-        if run.interrupted:
-            notes.append(
-                f"Interrupted: {done} of {plan.pairs} pairs were completed; what was changed has been put back."
-            )
-        if run.stopped_early:
-            notes.append(
-                f"Stopped after {done} of {plan.pairs} pairs: the first look decided at p <= {plan.looks.level:g}."
-            )
-        return tuple(notes)
-
     # ---- output
 
     def _load_lines(self, plan: Plan) -> tuple[str, ...]:
@@ -224,7 +205,8 @@ class Settings:
         )
         click.echo("  compared: p50, p95 and p99 of ITL and TTFT, and throughput, each with its interval")
         click.echo(
-            "  only if matched: arrival rate, prompt and output length, prefix hit rate, failed requests, precision and build"
+            "  only if matched: arrival rate, prompt and output length, prefix hit rate, traffic of others, failed requests, "
+            "precision and build"
         )
         looks = " and ".join(map(str, plan.looks.at))
         click.echo(f"  stops after {looks} pairs: {METRICS[self.metric].text} at p <= {plan.looks.level:g} decides")
@@ -240,6 +222,23 @@ class Settings:
         write(text, self.output)
         if self.output is not None:
             click.echo(report.result.reading[0])
+
+
+def notes_of(run: Run, plan: Plan, differences: tuple[str, ...]) -> tuple[str, ...]:
+    """What the reader of a result must know of how it came about."""
+    notes = []
+    done = len(paired_blocks(run.blocks)[0])
+    if len(differences) > 1:
+        notes.append("Confounded: the arms differ in more than one thing; the effect is that of all of them together.")
+    if run.crash:
+        notes.append(f"{run.crash}; {done} of {plan.pairs} pairs were completed.")
+    if run.interrupted:
+        notes.append(f"Interrupted: {done} of {plan.pairs} pairs were completed; what was changed has been put back.")
+    if run.stopped_early:
+        notes.append(
+            f"Stopped after {done} of {plan.pairs} pairs: the first look decided at p <= {plan.looks.level:g}."
+        )
+    return tuple(notes)
 
 
 def _url(text: str) -> str:

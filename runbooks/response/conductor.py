@@ -41,9 +41,11 @@ class Conductor:
         senders: Sequence[tuple[str, Send]] = (),
         approval_link: Callable[[int], str] = lambda _: "",
         log: Log = lambda _: None,
+        on_closed: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`on_closed` gets an incident's number once its end is in the journal; it must neither wait nor raise."""
         self._config, self._journal, self._look, self._clock = config, journal, look, clock
-        self._senders, self._approval_link, self._log = senders, approval_link, log
+        self._senders, self._approval_link, self._log, self._on_closed = senders, approval_link, log, on_closed
         self._complaints: dict[int, str] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -102,6 +104,7 @@ class Conductor:
     def _close(self, incident: Incident, outcome: str) -> None:
         self._journal.close_incident(incident.incident_id, outcome, self._clock.unix())
         self._tell(incident, outcome)
+        self._on_closed(incident.incident_id)
 
     def _begin(self, incident: Incident, move: Begin) -> None:
         number, now = incident.incident_id, self._clock.unix()

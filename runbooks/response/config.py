@@ -34,6 +34,8 @@ class Receiver(Struct, frozen=True, forbid_unknown_fields=True):
     """Over all targets and runbooks; undoing is never limited."""
     prometheus: str = ""
     """URL; gives the window before the alert as baseline where a target has no recording of a good time."""
+    otlp_endpoint: str = ""
+    """Base URL of an OTLP/HTTP receiver; gets a span per incident, with its steps as children."""
 
 
 class Notifier(Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,8 +172,9 @@ def _problems(config: Config) -> "list[str]":
         found.append(f"receiver.port = {receiver.port} is not a port")
     if receiver.host not in _LOOPBACK and any(act.policy == "approve" for run in config.runbooks for act in run.acts):
         found.append("acts that wait for approval need a receiver on loopback: its links must not leave this machine")
-    if receiver.prometheus and not receiver.prometheus.startswith(("http://", "https://")):
-        found.append(f"receiver.prometheus = {receiver.prometheus!r} is not http://HOST:PORT")
+    for name, url in (("prometheus", receiver.prometheus), ("otlp_endpoint", receiver.otlp_endpoint)):
+        if url and not url.startswith(("http://", "https://")):
+            found.append(f"receiver.{name} = {url!r} is not http://HOST:PORT")
     for target in config.targets:
         found += _target_problems(config, target)
     for runbook in config.runbooks:

@@ -6,6 +6,8 @@ from runbooks.response.journal import Incident, StepRow
 
 UNDO_RETRY_SECONDS = 30.0
 UNDO_ATTEMPTS = 20
+NOT_UNDONE = "NOT UNDONE"
+"""How the outcome of an incident begins whose act is still in force."""
 MAX_LOOKS = 3
 """Of an incident whose evidence decides nothing."""
 _CLOCK_SLACK_SECONDS = 5.0
@@ -117,7 +119,7 @@ def _after_undo(incident: Incident, decided: StepRow, undo: StepRow, now: float)
         return Close(_story(incident, decided, incident.last("verify"), undo.result["text"]))
     attempts = sum(step.kind == "undo" for step in incident.steps)
     if attempts >= UNDO_ATTEMPTS:
-        return Close(f"NOT UNDONE after {attempts} attempts, restore it by hand: {decided.result['text']}")
+        return Close(f"{NOT_UNDONE} after {attempts} attempts, restore it by hand: {decided.result['text']}")
     assert undo.ended is not None
     age = now - undo.ended
     return Begin("undo", undo.intent["why"]) if age >= UNDO_RETRY_SECONDS or age < 0 else Wait()

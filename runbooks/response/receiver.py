@@ -1,6 +1,8 @@
 """The HTTP side: Alertmanager's webhook, and the approval links. An alert is acknowledged once the journal has it on disk."""
 
+import contextlib
 import hmac
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -21,11 +23,12 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """Ten thousand alerts of a big group."""
 MAX_CONNECTIONS = 32
 _PATIENCE_SECONDS = 10.0
-"""For a sender to send its request: one that dribbles holds a connection no longer."""
+"""For a sender to send all of its request: one that dribbles holds a connection no longer."""
 
 
 class Receiver(ThreadingHTTPServer):
     daemon_threads = True
+    patience_seconds = _PATIENCE_SECONDS
 
     def __init__(
         self, config: Config, journal: Journal, token: str, clock: Clock, log: Callable[[str], None], *, plan_only: bool
@@ -82,9 +85,14 @@ class Receiver(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # A socket's own timeout begins anew with every byte. The answer can still be written when reading has ended.
+        limit = threading.Timer(self.patience_seconds, _end_reading, (request,))
+        limit.daemon = True
         try:
+            limit.start()
             super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -93,6 +101,11 @@ class Receiver(ThreadingHTTPServer):
         error = sys.exception()
         if not isinstance(error, OSError):
             self.log(f"a request failed: {type(error).__name__}: {error}")
+
+
+def _end_reading(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended by itself
+        connection.shutdown(socket.SHUT_RD)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -14,6 +14,7 @@ from runbooks.response.lease import Lease
 from runbooks.response.look import Examiner
 from runbooks.response.notify import make_senders
 from runbooks.response.receiver import Receiver
+from runbooks.response.tracing import Tracing, make_export
 from runbooks.response.window_before import PrometheusWindow
 
 _LEASE_RETRY_SECONDS = 1.0
@@ -37,6 +38,7 @@ def serve(config: Config, log: Callable[[str], None], *, plan_only: bool) -> Non
     token = config.secret(config.receiver.token_file)
     senders = make_senders(config.notify)
     journal = Journal(config.path(config.receiver.journal))
+    tracing: Tracing | None = None
     try:
         try:
             receiver = Receiver(config, journal, token, clock, log, plan_only=plan_only)
@@ -44,9 +46,12 @@ def serve(config: Config, log: Callable[[str], None], *, plan_only: bool) -> Non
             where = f"{config.receiver.host}:{config.receiver.port}"
             raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from None
         before = PrometheusWindow(config.receiver.prometheus).before if config.receiver.prometheus else None
-        conductor = Conductor(
-            config, journal, Examiner(config, clock, before).look, clock, senders, receiver.links.link, log
-        )
+        if config.receiver.otlp_endpoint:
+            export = make_export(config.receiver.otlp_endpoint, str(journal.path))
+            tracing = Tracing(export, journal, clock, log)
+        on_closed: Callable[[int], None] = (lambda _: None) if tracing is None else tracing.send
+        examiner = Examiner(config, clock, before)
+        conductor = Conductor(config, journal, examiner.look, clock, senders, receiver.links.link, log, on_closed)
         lease = Lease(journal.path)
 
         def end(_number: int, _frame: FrameType | None) -> None:
@@ -65,6 +70,8 @@ def serve(config: Config, log: Callable[[str], None], *, plan_only: bool) -> Non
             receiver.server_close()
             lease.give_back()
     finally:
+        if tracing is not None:
+            tracing.close()
         journal.close()
 
 

@@ -20,6 +20,8 @@ BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "recording_cost": (["tests.benchmarks.recording_cost"], "--json"),
     "cpu_engines": (["tests.benchmarks.cpu_engines"], "--json"),
     "experiment_null": (["tests.benchmarks.experiment_null"], "--json"),
+    "experiment_proofs": (["tests.benchmarks.experiment_proofs"], None),
+    "client_streams": (["tests.benchmarks.client_streams"], "--json"),
     "validate_chunking": (["tests.benchmarks.validate_chunking"], None),
     "kv_overlap": (["tests.benchmarks.kv_overlap"], "--json"),
 }

@@ -4,17 +4,25 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diagnose.dialects.base import alias
+from diagnose.dialects.sglang import SGLANG
+from diagnose.dialects.stallscope import STALLSCOPE
+from diagnose.dialects.view import canonical
+from diagnose.dialects.vllm import VLLM
 from probes.catalog import METRICS
-from runbooks.alerts.metrics import ENGINES
+from probes.recording import read_recording
+from runbooks.alerts.metrics import ENGINES, _Names
 from runbooks.alerts.rules import Objectives, alert_names, rules, to_yaml
 from runbooks.errors import Refused
 from tests.builders import Engine, make_steps
 
 FOLDER = Path(__file__).parent.parent.parent / "runbooks" / "alerts"
+VLLM_RECORDING = Path(__file__).parent.parent / "data" / "vllm-pressure.rec"
 VLLM_PAGE = Path(__file__).parent.parent / "data" / "vllm-0.32.0-decode-01.prom"
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
@@ -40,6 +48,33 @@ def names_in(engine: str) -> set[str]:
     """Metrics of the engine that its rules read."""
     expressions = " ".join(str(rule["expr"]) for _, group in rules(engine) for rule in group)
     return set(re.findall(rf"\b{engine}[:_][a-z_:]+", expressions))
+
+
+def test_the_names_are_those_of_the_dialects_and_a_rename_there_is_one_here():
+    """What the engine writes with a colon and an ending, a dialect holds without them."""
+    for engine, dialect in (("stallscope", STALLSCOPE), ("vllm", VLLM), ("sglang", SGLANG)):
+        known = {
+            alias.metric.removesuffix("_total")
+            for table in (dialect.counters, dialect.gauges, dialect.histograms)
+            for aliases in table.values()
+            for alias in aliases
+        } | {failures.metric.removesuffix("_total") for failures in dialect.failures}
+        spelled = {re.sub("_(bucket|count|total)$", "", canonical(name)) for name in names_in(engine)}
+        assert len(spelled) >= 7 and spelled <= known, spelled - known
+    renamed = replace(
+        VLLM, counters={**VLLM.counters, "preemptions": (alias("vllm_evictions", since="1.2", why="a|b"),)}
+    )
+    names = _Names(renamed, ":")
+    assert names.counter("preemptions") == 'vllm:evictions_total{why=~"a|b"}'
+    assert names.gauge("waiting_capacity") == 'vllm:num_requests_waiting_by_reason{reason="capacity"}'
+    assert names.since == "1.2", "1.2 is after 0.24"
+
+
+def test_rules_for_vllm_read_metrics_that_a_real_one_exports():
+    entries = read_recording(VLLM_RECORDING.read_bytes()).entries
+    page = next(entry.body for entry in entries if entry.kind == "exposition")
+    for name in names_in("vllm"):
+        assert re.search(rf"^{name}[{{ ]", page, re.MULTILINE), name
 
 
 def test_our_rules_read_metrics_that_our_engine_exports():
@@ -148,3 +183,49 @@ def test_our_engine_in_trouble(tmp_path):
             "HardFailure": [fired("HardFailure", "stallscope", "5 failures were counted")],
         },
     )
+
+
+WHERE = 'job="j",instance="i"'
+TROUBLE = {
+    "vllm": [
+        {"series": f"vllm:num_requests_running{{{WHERE}}}", "values": "3x420"},
+        {"series": f"vllm:generation_tokens_total{{{WHERE}}}", "values": "100x420"},
+        {"series": f'vllm:request_success_total{{{WHERE},finished_reason="stop"}}', "values": "0+59x420"},
+        {"series": f'vllm:request_success_total{{{WHERE},finished_reason="error"}}', "values": "0+1x420"},
+        {"series": f"vllm:num_preemptions_total{{{WHERE}}}", "values": "0+30x420"},
+        {"series": f'vllm:num_requests_waiting_by_reason{{{WHERE},reason="capacity"}}', "values": "2x420"},
+        {"series": f'vllm:num_requests_waiting_by_reason{{{WHERE},reason="deferred"}}', "values": "9x420"},
+        {"series": f"vllm:kv_cache_usage_perc{{{WHERE}}}", "values": "1x420"},
+    ],
+    "sglang": [
+        {"series": f"sglang:num_running_reqs{{{WHERE}}}", "values": "3x420"},
+        {"series": f'sglang:realtime_tokens_total{{{WHERE},mode="decode"}}', "values": "100x420"},
+        {"series": f'sglang:realtime_tokens_total{{{WHERE},mode="prefill_cache"}}', "values": "0+9x420"},
+        {"series": f"sglang:num_requests_total{{{WHERE}}}", "values": "0+60x420"},
+        {"series": f"sglang:num_retracted_requests_total{{{WHERE}}}", "values": "0+30x420"},
+        {"series": f"sglang:num_queue_reqs{{{WHERE}}}", "values": "2x420"},
+        {"series": f"sglang:token_usage{{{WHERE}}}", "values": "0.97x420"},
+    ],
+}
+
+
+@needs_promtool
+@pytest.mark.parametrize("engine", TROUBLE)
+def test_other_engines_in_trouble(tmp_path, engine):
+    expected = {
+        "EngineNotAdvancing": [fired("EngineNotAdvancing", engine, "3 requests run and no token comes")],
+        "PreemptionStorm": [fired("PreemptionStorm", engine, "0.5 preemptions per request")],
+        "CapacityWaits": [fired("CapacityWaits", engine, "2 requests wait for KV blocks")],
+    }
+    if engine == "vllm":
+        expected["HardFailure"] = [fired("HardFailure", engine, "5 failures were counted")]
+    check(tmp_path, engine, TROUBLE[engine], expected)
+
+
+@needs_promtool
+def test_a_full_looking_pool_alone_wakes_nobody(tmp_path):
+    """SGLang at 99 % of its pool with an empty queue; vLLM's gauge at 1 with nothing waiting."""
+    busy = [{"series": f"sglang:token_usage{{{WHERE}}}", "values": "0.99x420"},
+            {"series": f"sglang:num_queue_reqs{{{WHERE}}}", "values": "0x420"}]  # fmt: skip
+    check(tmp_path, "sglang", busy, {})
+    check(tmp_path, "vllm", [{"series": f"vllm:kv_cache_usage_perc{{{WHERE}}}", "values": "1x420"}], {})

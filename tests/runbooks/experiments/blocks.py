@@ -3,16 +3,15 @@
 from random import Random
 from typing import Any
 
-from runbooks.experiments.figures import Block, Conditions
+from runbooks.experiments.figures import Answer, Block, Conditions
 
 
 def make_block(pair: int, arm: str, itl_p99: float, **over: Any) -> Block:
-    same = {
+    same: dict[str, Any] = {
         "arrivals_per_second": 2.0,
-        "prompt_tokens": 200.0,
-        "output_tokens": 60.0,
-        "hit_rate": 0.0,
+        "answers": (Answer(200, 60, 0),) * 4,
         "error_rate": 0.0,
+        "others": 0.0,
     }
     condition = {name: over.pop(name) for name in list(over) if name in same}
     fields: dict[str, Any] = {

@@ -1,8 +1,11 @@
 """From blocks to a verdict: what confirms, refutes, is not shown, and is not comparable."""
 
+from dataclasses import replace
+
 import pytest
 
 from runbooks.experiments.analysis import Outcome, Question, analyse
+from runbooks.experiments.figures import Answer
 from tests.requirements import covers
 from tests.runbooks.experiments.blocks import make_block, make_pairs
 
@@ -73,10 +76,11 @@ def test_the_level_is_that_of_the_look(level):
     ("of_second", "named"),
     [
         ({"arrivals_per_second": 1.5}, "arrival rate: 2/s in arm A, 1.5/s in arm B"),
-        ({"prompt_tokens": 300.0}, "prompt length: 200 tokens in arm A, 300 tokens in arm B"),
-        ({"output_tokens": 20.0}, "output length"),
-        ({"hit_rate": 0.3}, "prefix hit rate: 0 % in arm A, 30 % in arm B"),
+        ({"answers": (Answer(300, 60, 0),) * 4}, "prompt length: 200 tokens in arm A, 300 tokens in arm B"),
+        ({"answers": (Answer(200, 20, 0),) * 4}, "output length"),
+        ({"answers": (Answer(200, 60, 60),) * 4}, "prefix hit rate: 0 % in arm A, 30 % in arm B"),
         ({"error_rate": 0.1, "first_error": "HTTP 503"}, "failed requests: 0 % in arm A, 10 % in arm B (HTTP 503)"),
+        ({"others": 0.4}, "traffic of others: 0 % of what was served in arm A, 40 % in arm B"),
         ({"late_sends": 20}, "120 of 360 requests of arm B were sent late"),
         ({"lag_p99": 0.04}, "event loop is 40 ms late at p99 in arm B"),
         ({"speed": 700.0}, "machine speed: index 1000 before arm A's blocks, 700"),
@@ -91,8 +95,18 @@ def test_unmatched_conditions_give_no_difference(of_second, named):
 
 
 def test_what_a_server_does_not_count_is_no_mismatch():
-    blocks = make_pairs(hit_rate=None, prompt_tokens=None)
+    blocks = make_pairs(answers=(Answer(200, None, None), None, None, None), others=None)
     assert analyse(blocks, Question()).outcome is Outcome.CONFIRMED
+
+
+def test_a_slow_arm_that_answers_another_mix_met_the_same_conditions():
+    """Arm A was too slow for its long prompts: of what both answered, nothing differs."""
+    long, short = Answer(900, 2, 0), Answer(20, 80, 0)
+    mixed = [replace(block, conditions=replace(block.conditions, answers=(short, long if block.arm == "B" else None)))
+             for block in make_pairs()]  # fmt: skip
+    assert analyse(mixed, Question()).outcome is Outcome.CONFIRMED
+    none = [replace(block, conditions=replace(block.conditions, answers=(None, None))) for block in make_pairs()]
+    assert analyse(none, Question()).outcome is Outcome.CONFIRMED, "what nobody counted is no mismatch"
 
 
 def test_half_a_pair_does_not_count():

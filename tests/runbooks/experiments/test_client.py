@@ -8,7 +8,7 @@ import pytest
 from diagnose.slo import parse_slo
 from runbooks.errors import ExperimentError
 from runbooks.experiments.client import Client, Stream, Traffic, first_model
-from runbooks.experiments.figures import conditions, make_block, measure
+from runbooks.experiments.figures import Answer, Lengths, conditions, lengths, make_block, measure
 from runbooks.experiments.workload import Arrival
 from tests.runbooks.experiments.fake_server import FakeServer
 
@@ -108,8 +108,10 @@ def test_conditions_of_the_window():
     )
     found = conditions(traffic, (2.0, 10.0))
     assert found.arrivals_per_second == pytest.approx(3 / 8)
-    assert found.prompt_tokens == 200
-    assert found.hit_rate == pytest.approx(50 / 400)
+    assert found.answers == (Answer(100, 1, 50), Answer(300, 1, 0), None)
+    means = lengths([answer for answer in found.answers if answer is not None])
+    assert means == Lengths(200, 1, pytest.approx(50 / 400))
+    assert lengths([]) is None
     assert found.error_rate == pytest.approx(1 / 3)
     block = make_block(0, "A", traffic, (2.0, 10.0), (), 1000.0)
     assert (block.late_sends, block.lag_p99, block.first_error) == (0, 0.0, "HTTP 503")

@@ -1,7 +1,9 @@
-"""Runs one incident in a process of its own that is killed at a chosen write of the journal, and carries it on in another.
+"""Runs one incident in a process of its own that is killed at a chosen point, and carries it on in another.
 
-Run as a script it forks for each attempt, so that hundreds of deaths cost one start of Python. It prints one JSON line per
-attempt: how often it was killed, and what was left in the end. The target is a file: acts on it are lines appended to it.
+The point is the n-th write of the journal, before or after it (`writes`), or the n-th system call of a kind on the journal's
+files, by strace (`calls`), which may also let calls fail (`failures`). Run as a script it forks for each attempt, so that
+hundreds of deaths cost one start of Python. It prints one JSON line per attempt: how it died, and what was left in the end. The
+target is a file: acts on it are lines appended to it.
 """
 
 import contextlib
@@ -9,8 +11,12 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -78,69 +84,124 @@ def live(folder: Path, kind: type[Journal]) -> None:
             clock_file.write_text(str(scene.clock.now))
             if scene.carry(number).closed is not None:
                 break
-            scene.clock.sleep(5)
+            scene.clock.sleep(30)
     scene.journal.close()
 
 
-def in_child(folder: Path, kind: type[Journal]) -> int:
-    """How it ended: 0, or minus the signal that killed it."""
+def persist(folder: Path) -> None:
+    """One life on a disk that fails for a while: tried again, as the conductor does; keeps count of its failures."""
+    for failures in range(200):
+        (folder / "failures").write_text(str(failures))
+        with contextlib.suppress(JournalError):
+            live(folder, Journal)
+            return
+    raise AssertionError("it never got well")
+
+
+def in_child(life: Callable[[], None], *, stopped: bool = False) -> int:
+    """The process of a life; `stopped`: it waits for SIGCONT before it begins."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            live(folder, kind)
+            if stopped:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            life()
             code = 0
         finally:
             os._exit(code)
+    return pid
+
+
+def ended(pid: int) -> int:
+    """How it ended: 0, or minus the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def attempt(number: int, when: str) -> dict[str, Any]:
+def under_strace(folder: Path, life: Callable[[], None], call: str, what: str) -> int:
+    """A life to which `what` happens when it enters `call` on one of the journal's files, in strace's words."""
+    pid = in_child(life, stopped=True)
+    os.waitpid(pid, os.WUNTRACED)
+    files = [word for name in ("", "-wal", "-shm", "-journal") for word in ("-P", str(folder / f"runbooks.db{name}"))]
+    inject = ["-e", f"trace={call}", "-e", f"inject={call}:{what}"]
+    tracer = subprocess.Popen(
+        ["strace", "-qq", "-o", "/dev/null", *files, *inject, "-p", str(pid)], stderr=subprocess.PIPE, text=True
+    )
+    while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
+        if tracer.poll() is not None:
+            os.kill(pid, signal.SIGKILL)
+            raise SystemExit(f"strace: {tracer.communicate()[1]}")
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGCONT)
+    code = ended(pid)
+    tracer.communicate(timeout=30)
+    return code
+
+
+def attempt(number: int, where: str, first_life: Callable[[Path], int]) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="stallscope-crash-"))
     try:
-        DyingJournal.deaths, DyingJournal.when = number, when
-        first = in_child(folder, DyingJournal)
-        second = in_child(folder, Journal) if first else 0
+        first = first_life(folder)
+        second = ended(in_child(lambda: live(folder, Journal))) if first else 0
         journal = Journal(folder / "runbooks.db")
         incidents = journal.incidents(10)
         kinds = [step.kind for step in journal.incident(1).steps] if incidents else []
         journal.close()
         return {
             "number": number,
-            "when": when,
+            "where": where,
             "first": first,
             "second": second,
             "acts": FileAdmin(folder).lines(),
             "outcomes": [incident.outcome for incident in incidents],
             "kinds": kinds,
+            "failures": int((folder / "failures").read_text()) if (folder / "failures").exists() else 0,
         }
     finally:
         shutil.rmtree(folder)
 
 
-def main() -> None:
-    for when in ("before", "after"):
-        number, killed = 1, True
-        while killed:
-            result = attempt(number, when)
-            print(json.dumps(result), flush=True)
-            killed, number = result["first"] != 0, number + 1
-
-
-def journal_for_faults(folder: Path) -> None:
-    """One life under strace; a failing disk is met by trying again, as the conductor does."""
-    for _ in range(200):
-        try:
-            live(folder, Journal)
-        except JournalError as error:
-            print(error, flush=True)
-        else:
+def sweep(where: str, first_life: Callable[[Path, int], int]) -> None:
+    """n = 1 until a life ends untouched."""
+    for number in count(1):
+        result = attempt(number, where, lambda folder, n=number: first_life(folder, n))
+        print(json.dumps(result), flush=True)
+        if result["first"] == 0:
             return
-    sys.exit(3)
+
+
+def at_write(folder: Path, number: int, when: str) -> int:
+    DyingJournal.deaths, DyingJournal.when = number, when
+    return ended(in_child(lambda: live(folder, DyingJournal)))
+
+
+def at_call(folder: Path, number: int, call: str) -> int:
+    return under_strace(folder, lambda: live(folder, Journal), call, f"signal=SIGKILL:when={number}")
+
+
+def while_failing(folder: Path, call: str, error: str, number: int) -> int:
+    """Six calls in a row fail, from the `number`-th on."""
+    return under_strace(folder, lambda: persist(folder), call, f"error={error}:when={number}..{number + 5}")
+
+
+def sweep_failures(call: str, error: str) -> None:
+    """Windows that overlap, until two lives have met no failure."""
+    untouched = 0
+    for number in count(1, 4):
+        result = attempt(number, call, lambda folder, n=number: while_failing(folder, call, error, n))
+        print(json.dumps(result), flush=True)
+        untouched = untouched + 1 if result["failures"] == 0 else 0
+        if untouched == 2:
+            return
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        journal_for_faults(Path(sys.argv[1]))
+    what, *words = sys.argv[1:]
+    if what == "failures":
+        sweep_failures(*words)
+    elif what == "calls":
+        for name in words:
+            sweep(name, lambda folder, number, call=name: at_call(folder, number, call))
     else:
-        main()
+        for moment in ("before", "after"):
+            sweep(moment, lambda folder, number, when=moment: at_write(folder, number, when))

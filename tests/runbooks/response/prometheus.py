@@ -16,7 +16,8 @@ from runbooks.alerts.rules import Burn, Objectives, Pace, rules, to_yaml
 PROMETHEUS = shutil.which("prometheus")
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 INSTALLED = PROMETHEUS is not None and ALERTMANAGER is not None
-IMPATIENT = Pace(burns=(Burn("page", 3.0, "6s", "12s"),), rate_window="10s", hold="2s", down_after="2s")
+IMPATIENT = Pace(burns=(Burn("page", 10.0, "10s", "20s"),), rate_window="10s", hold="2s", down_after="2s")
+"""With 99.9 % wanted, 1 % slow tokens fire: a machine that other work interrupts has fewer, interference has more."""
 
 
 def free_port() -> int:

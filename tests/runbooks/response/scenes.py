@@ -110,13 +110,13 @@ class Scene:
         self.num_looks += 1
         return found
 
-    def conductor(self) -> Conductor:
+    def conductor(self, on_closed: Callable[[int], None] = lambda _: None) -> Conductor:
         def send(title: str, text: str) -> None:
             self.told.append(text)
             if self.on_send is not None:
                 self.on_send(title, text)
 
-        return Conductor(self.config, self.journal, self.look, self.clock, [("list", send)])
+        return Conductor(self.config, self.journal, self.look, self.clock, [("list", send)], on_closed=on_closed)
 
     def receive(self, *alerts: Alert, plan_only: bool = False) -> list[int]:
         routed = []

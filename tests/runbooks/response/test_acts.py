@@ -99,6 +99,7 @@ def test_a_capture_is_a_recording(tmp_path):
     assert act.look(here, intent) is Effect.TOOK
     kinds = [entry.kind for entry in read_recording(Path(intent["file"]).read_bytes()).entries]
     assert kinds.count("exposition") >= 3
+    assert "steps" in kinds
     with pytest.raises(Refused, match="nothing was recorded"):
         act.apply(site(tmp_path, target.url), intent)
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,57 +17,66 @@ from runbooks.response.lease import Lease
 from tests.runbooks.response.fake_admin import FakeAdmin
 from tests.runbooks.response.scenes import alert, better, make_scene, slow
 
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+CALLS = ("pwrite64", "fdatasync", "ftruncate", "fchown", "openat", "unlink", "pread64")
+"""What SQLite does to a journal's files, but for its hundreds of locks, which lie between these."""
 
-@pytest.mark.slow
-def test_no_kill_at_any_write_repeats_or_loses_an_act():
-    """Killed before and after the n-th write, n = 1 until a run ends untouched: the next process finishes the incident."""
+
+def sweeps(*words: str) -> list[dict[str, Any]]:
+    """All lives; each one's act was done once and undone once."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.runbooks.response.crash"],
+        [sys.executable, "-m", "tests.runbooks.response.crash", *words],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1100,
         check=False,
     )
+    if "strace: " in done.stderr and "ptrace" in done.stderr:
+        pytest.skip("strace may not trace here")
     assert done.returncode == 0, done.stderr
     attempts = [json.loads(line) for line in done.stdout.splitlines()]
-    killed = [attempt for attempt in attempts if attempt["first"] == -9]
-    assert len(killed) >= 20
-    assert [attempt["first"] for attempt in attempts if attempt not in killed] == [0, 0], (
-        "each sweep ends with a whole run"
-    )
     for attempt in attempts:
         assert attempt["second"] == 0, attempt
         assert attempt["acts"] == ["256", "512"], attempt
         assert len(attempt["outcomes"]) == 1, attempt
         assert "is 512 again" in attempt["outcomes"][0], attempt
+    return attempts
+
+
+def deaths(*words: str) -> list[dict[str, Any]]:
+    """Lives that were killed; each sweep ends with one that was not touched."""
+    attempts = sweeps(*words)
+    assert {attempt["first"] for attempt in attempts} == {0, -9}
+    return [attempt for attempt in attempts if attempt["first"] == -9]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-@pytest.mark.parametrize("fault", ["pwrite64:error=ENOSPC", "fdatasync:error=EIO", "pwrite64:error=EIO"])
-def test_a_disk_that_fails_for_a_while_costs_no_act_and_repeats_none(tmp_path, fault):
-    """Real errors of system calls on the journal's files: what cannot be written is not done, and is done later."""
-    files = [word for name in ("", "-wal") for word in ("-P", str(tmp_path / f"runbooks.db{name}"))]
-    call = fault.partition(":")[0]
-    command = [
-        "strace",
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        *files,
-        "-e",
-        f"trace={call}",
-        "-e",
-        f"inject={fault}:when=9..14",
-    ]
-    script = [sys.executable, "-m", "tests.runbooks.response.crash", str(tmp_path)]
-    done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=200, check=False)
-    if "ptrace" in done.stderr:
-        pytest.skip("strace may not trace here")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout, "the fault was met"
-    assert (tmp_path / "history").read_text().split() == ["256", "512"]
+def test_no_kill_at_any_write_repeats_or_loses_an_act():
+    """Killed before and after the n-th write, n = 1 until a run ends untouched: the next process finishes the incident."""
+    assert len(deaths("writes")) >= 20
+
+
+@needs_strace
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_no_kill_at_any_system_call_on_the_journal_repeats_or_loses_an_act():
+    """The same at the n-th system call of each kind on the journal's files, creation and checkpoint included."""
+    killed = deaths("calls", *CALLS)
+    at = {call: sum(death["where"] == call for death in killed) for call in CALLS}
+    assert at["pwrite64"] >= 40 and at["fdatasync"] >= 12, at
+
+
+@needs_strace
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("call", "error", "least"), [("pwrite64", "ENOSPC", 15), ("pwrite64", "EIO", 15), ("fdatasync", "EIO", 3)]
+)
+def test_a_disk_that_fails_for_a_while_costs_no_act_and_repeats_none(call, error, least):
+    """A full disk, and one with errors, for six system calls from each place of a life on: done later, and once."""
+    attempts = sweeps("failures", call, error)
+    assert {attempt["first"] for attempt in attempts} == {0}
+    assert sum(attempt["failures"] > 0 for attempt in attempts) >= least
 
 
 def test_a_full_disk_lets_no_act_begin(tmp_path):

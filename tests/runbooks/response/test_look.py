@@ -12,13 +12,14 @@ from diagnose.commands.diagnose import judge
 from diagnose.errors import DiagnoseError
 from diagnose.exposition import ExpositionParser
 from runbooks.response.acts import Act
+from runbooks.response.conductor import Conductor
 from runbooks.response.look import Examiner, Look
 from runbooks.response.plan import choose
 from runbooks.response.window_before import PrometheusWindow
 from tests.builders import Engine, make_steps, with_prefill
 from tests.diagnose.commands import recording
 from tests.diagnose.fake_target import FakeClock, FakeEngine, Server, raw, serving
-from tests.runbooks.response.scenes import ACT, write_config
+from tests.runbooks.response.scenes import ACT, alert, kinds, make_scene, write_config
 
 GIB = 2**30
 FOR_ALL = ACT.replace('["prefill_interference"]', '["prefill_interference", "hard_failure"]')
@@ -156,3 +157,17 @@ def test_a_hung_engine_is_told_from_a_frozen_page(tmp_path):
     assert (found.frozen, found.decision) == (0, "contain")
     assert "engine_hung" in found.causes
     assert not isinstance(chosen, str) and chosen.label == "command"
+
+
+def test_the_alert_with_an_expected_reservation_ends_without_an_act(tmp_path):
+    """Whole: the alert comes in, the target is looked at, nothing is wrong, nobody is touched."""
+    memory = {"total": 80 * GIB, "reserved": 76 * GIB}
+    with FakeEngine(make_steps(400), engine=Engine(state={"memory_bytes": memory})).serving() as target:
+        here = make_scene(tmp_path, target.url, [], acts=FOR_ALL, window="20s")
+        conductor = Conductor(here.config, here.journal, Examiner(here.config, FakeClock()).look, here.clock)
+        (number,) = here.receive(alert())
+        while conductor.advance(number):
+            pass
+    done = here.journal.incident(number)
+    assert kinds(done) == ["look", "decide"]
+    assert "nothing to do" in (done.outcome or "") and "is the configured pool" in (done.outcome or "")

@@ -1,7 +1,10 @@
 """The webhook: who may send, what is taken, and that an answer means it is on disk."""
 
+import contextlib
 import json
+import socket
 import threading
+import time
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 import urllib3
 
 from runbooks.response.journal import Journal
-from runbooks.response.receiver import MAX_BODY_BYTES, Receiver
+from runbooks.response.receiver import MAX_BODY_BYTES, MAX_CONNECTIONS, Receiver
 from tests.runbooks.response.scenes import ACT, Clock, write_config
 
 PAYLOAD: dict[str, Any] = {
@@ -176,3 +179,53 @@ def test_an_approval_link_is_good_once_and_only_when_posted(tmp_path):
         assert urllib3.request("POST", link, retries=False).status == 409
         other = receiver.links.link(2).rpartition("/")[2]
         assert urllib3.request("POST", f"{receiver.url}/approve/1/{other}", retries=False).status == 404
+
+
+def closed_after(connection: socket.socket) -> bool:
+    """Whether the receiver closed it without a word."""
+    connection.settimeout(30)
+    try:
+        return connection.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_sender_that_dribbles_holds_its_connection_no_longer_than_others(tmp_path):
+    """One byte now and then would keep a timeout of the socket from ever ending."""
+    with receiving(tmp_path) as (receiver, journal, _):
+        receiver.patience_seconds = 0.5
+        head = b"POST /alerts HTTP/1.1\r\nAuthorization: Bearer hook\r\nContent-Length: 1000\r\n\r\n"
+        with socket.create_connection(receiver.server_address[:2]) as slow:
+            slow.sendall(head)
+            ended = threading.Event()
+
+            def dribble() -> None:
+                while not ended.wait(0.02):
+                    with contextlib.suppress(OSError):
+                        slow.send(b" ")
+
+            thread = threading.Thread(target=dribble)
+            thread.start()
+            try:
+                assert closed_after(slow)
+            finally:
+                ended.set()
+                thread.join()
+        assert post(receiver, PAYLOAD).status == 200
+        assert journal.open_incidents() == [1]
+
+
+def test_connections_beyond_the_limit_are_turned_away_and_come_back(tmp_path):
+    with receiving(tmp_path) as (receiver, _, _):
+        receiver.patience_seconds = 2.0
+        idle = [socket.create_connection(receiver.server_address[:2]) for _ in range(MAX_CONNECTIONS)]
+        try:
+            with socket.create_connection(receiver.server_address[:2]) as one_too_many:
+                assert closed_after(one_too_many)
+            assert closed_after(idle[0]), "silent ones are given up"
+            while receiver._free._value < MAX_CONNECTIONS:
+                time.sleep(0.01)
+            assert post(receiver, PAYLOAD).status == 200
+        finally:
+            for connection in idle:
+                connection.close()
