@@ -2,6 +2,7 @@
 
 import click
 
+from diagnose.commands.completion import complete_names
 from diagnose.dialects.answers import UNMETERED, Level, answer, reads_log
 from diagnose.dialects.base import TOPICS, Dialect
 from diagnose.dialects.registry import DIALECTS
@@ -9,14 +10,18 @@ from diagnose.errors import SourceError
 from diagnose.sources.readers import READERS
 
 
-@click.command("sources")
-@click.argument("engine", required=False)
+@click.command(
+    "sources",
+    epilog="""\b
+Examples:
+  stallscope sources
+  stallscope sources vllm""",
+)
+@click.argument("engine", required=False, shell_complete=complete_names(lambda: [d.name for d in DIALECTS]))
 def sources_command(engine: str | None) -> None:
     """List what each engine can and cannot answer; for ENGINE, from which metrics, and how to turn the missing parts on.
 
-    \b
-    stallscope sources
-    stallscope sources vllm
+    Exit codes: 0, 2 usage or no such engine.
     """
     if engine is None:
         _list_all()
