@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 
 import click
@@ -35,7 +36,9 @@ def parse(words: list[str]) -> None:
         command, words = found, words[1:]
         if isinstance(command, click.Group):
             context = click.Context(command, parent=context)
-    command.make_context(str(command.name), words, parent=context, resilient_parsing=isinstance(command, click.Group))
+    only_named = not words  # `stallscope diagnose` in a sentence is a name, not something to run
+    with suppress(click.exceptions.Exit):  # --help and --version end at once
+        command.make_context(str(command.name), words, parent=context, resilient_parsing=only_named)
 
 
 def tree(

@@ -69,7 +69,7 @@ def test_every_option_says_what_it_is(path):
 
 
 def test_one_name_is_one_thing_everywhere():
-    kinds = defaultdict(lambda: defaultdict(list))
+    kinds: dict[str, dict[tuple[type, bool], list[str]]] = defaultdict(lambda: defaultdict(list))
     for path, command in COMMANDS.items():
         for option in options(command):
             for name in option.opts:

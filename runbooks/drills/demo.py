@@ -55,7 +55,7 @@ Examples:
   stallscope demo --condition reservation
   stallscope demo --model tiny --json""",
 )
-@click.option("--model", default="smollm2", show_default=True, help="What `stallscope serve --model` takes.")
+@click.option("--model", default="smollm2", show_default=True, help="A model, as for `stallscope serve`.")
 @click.option(
     "--condition",
     type=click.Choice(["interference", "reservation"]),
