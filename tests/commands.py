@@ -27,7 +27,7 @@ def commands_in(markdown: str) -> list[list[str]]:
 def parse(words: list[str]) -> None:
     """As the command would, up to running it. Raises ClickException."""
     command: click.Command = stallscope
-    context = click.Context(command, info_name="stallscope")
+    context = click.Context(command, info_name="stallscope", **stallscope.context_settings)
     words = list(words)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         found = command.get_command(context, words[0])

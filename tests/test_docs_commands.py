@@ -9,7 +9,12 @@ import pytest
 from tests.commands import commands_in, parse
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PLACEHOLDERS = {"PID": "4242", "VALUE": "200ms", "ENGINE": "vllm", "ID": "17"}
 """What a reader puts in where the parser wants no word of its own."""
 _PLACEHOLDER = re.compile(rf"\b({'|'.join(PLACEHOLDERS)})\b")
