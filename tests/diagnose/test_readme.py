@@ -23,7 +23,7 @@ DATA = ROOT / "tests" / "data"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = commands_in(README)
 ELSEWHERE = {
-    "serve": "tests/engine/test_process.py",
+    "serve": "tests/engine/serving.py",
     "dashboard": "tests/dashboard/test_command.py",
     "experiment": "tests/runbooks/experiments/test_command.py",
     "drill": "tests/runbooks/test_drill.py",
