@@ -44,7 +44,9 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
+            from diagnose.nearest import nearest
+
+            ctx.fail(f"no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
         module_name, _, function = COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module_name), function)
         assert isinstance(command, click.Command)

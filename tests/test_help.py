@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from diagnose.cli import stallscope
+from diagnose.cli import main, stallscope
 from diagnose.commands.completion import SHELLS
 from tests.commands import commands_in, parse, tree
 
@@ -101,6 +101,24 @@ def test_a_misspelled_option_is_one_line_with_the_way_out(path):
     with pytest.raises(click.UsageError) as refused:
         parse([*path, "--jsonn"])
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["dig"], "diagnose"),
+        (["explain", "prefill"], "prefill_interference"),
+        (["sources", "vlm"], "vllm"),
+        (["drill", "kv_exhuastion"], "kv_exhaustion"),
+        (["runbook", "show", "kv_exhaust"], "kv_exhaustion"),
+    ],
+)
+def test_a_misspelled_name_comes_with_the_nearest(words, meant, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["stallscope", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert f"(did you mean {meant}?)" in " ".join(capsys.readouterr().err.split())
 
 
 def complete(shell: str, line: str, home: Path) -> list[str]:

@@ -7,6 +7,7 @@ import click
 from diagnose.commands.completion import complete_names
 from diagnose.errors import SourceError
 from diagnose.hypotheses.registry import HYPOTHESES
+from diagnose.nearest import nearest
 
 
 @click.command(
@@ -39,7 +40,7 @@ def explain_command(name: str | None, with_thresholds: bool) -> None:
             click.echo(f"{hypothesis.name:<{width}}  {summary}")
         return
     if name not in known:
-        raise SourceError(f"no hypothesis {name!r}; there are {', '.join(known)}")
+        raise SourceError(f"no hypothesis {name!r}{nearest(name, known)}; there are {', '.join(known)}")
     click.echo(f"{name}\n\n{inspect.getdoc(type(known[name]))}")
 
 

@@ -7,6 +7,7 @@ from diagnose.dialects.answers import UNMETERED, Level, answer, reads_log
 from diagnose.dialects.base import TOPICS, Dialect
 from diagnose.dialects.registry import DIALECTS
 from diagnose.errors import SourceError
+from diagnose.nearest import nearest
 from diagnose.sources.readers import READERS
 
 
@@ -31,7 +32,7 @@ def sources_command(engine: str | None) -> None:
         return
     known = {dialect.name: dialect for dialect in DIALECTS}
     if engine not in known:
-        raise SourceError(f"no engine {engine!r}; there are {', '.join([*known, *UNMETERED])}")
+        raise SourceError(f"no engine {engine!r}{nearest(engine, known)}; there are {', '.join([*known, *UNMETERED])}")
     _describe(known[engine])
 
 

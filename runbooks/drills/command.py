@@ -11,6 +11,7 @@ import click
 
 from diagnose.commands.completion import complete_names
 from diagnose.commands.output import check_writable, deliver
+from diagnose.nearest import nearest
 from diagnose.units import seconds
 from probes.extras import not_installed
 from runbooks.errors import DrillError, ExperimentError
@@ -68,7 +69,7 @@ def drill_command(
     if name is None:
         raise click.UsageError("name a drill, or --blind for one that you do not know; --list shows them")
     if name not in DRILLS:
-        raise click.UsageError(f"no drill {name!r}; one of {', '.join(DRILLS)}")
+        raise click.UsageError(f"no drill {name!r}{nearest(name, DRILLS)}; one of {', '.join(DRILLS)}")
     check_writable(output)
     for path in () if output is None else (output, _baseline_of(output)):
         if path.exists():  # before a minute of work, and never over an older recording
