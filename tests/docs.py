@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from diagnose.dialects.answers import UNMETERED, answer, reads_log
@@ -151,7 +152,7 @@ def _by_bounds() -> dict[str, list[str]]:
     return found
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "thresholds.md": thresholds_page,
     "hypotheses.md": hypotheses_page,
     "sources.md": sources_page,

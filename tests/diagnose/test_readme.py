@@ -44,7 +44,7 @@ def there(tmp_path, monkeypatch) -> Iterator[dict[str, str]]:
     recording(tmp_path / "good.rec", make_steps(300))
     (tmp_path / "engine.log").write_bytes((DATA / "vllm" / "engine-kv.log.gz").read_bytes())
     for rank in (0, 1):
-        Trace(steady()).write(tmp_path / f"rank{rank}.trace.json.gz")
+        Trace(rank=rank).run(steady()).write(tmp_path / f"rank{rank}.trace.json.gz")
     for number in (1, 2):
         shutil.copy(DATA / f"vllm-0.32.0-decode-0{number}.prom", tmp_path / f"scrape{number}.prom")
     monkeypatch.setattr("diagnose.commands.prometheus.time.time", lambda: AT)
