@@ -118,6 +118,22 @@ def dashboard_command() -> None:
 
 
 @runbook_group.command(
+    "example",
+    epilog="""\b
+Examples:
+  stallscope runbook example > runbooks.toml""",
+)
+def example_command() -> None:
+    """Print a configuration to start from: one target, one runbook with one act.
+
+    Exit codes: 0, 2 usage.
+    """
+    from importlib.resources import files
+
+    click.echo(files("runbooks").joinpath("example.toml").read_text(encoding="utf-8"), nl=False)
+
+
+@runbook_group.command(
     "check",
     epilog="""\b
 Examples:
