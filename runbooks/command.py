@@ -162,7 +162,7 @@ def check_command(config_file: Path) -> None:
                 if act.can_be_undone
                 else f"  {act.label} for {', '.join(act.causes)}: {act.policy}, cannot be undone, rests {act.cooldown}"
             )
-    click.echo(f"{config_file}: {len(config.targets)} targets, {len(config.runbooks)} runbooks: right")
+    click.echo(f"{config_file}: targets {len(config.targets)}, runbooks {len(config.runbooks)}: right")
 
 
 @runbook_group.command(

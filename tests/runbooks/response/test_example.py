@@ -1,5 +1,6 @@
 """The configuration that a newcomer starts from is right as it is printed, and is the one in the docs."""
 
+import shutil
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ def test_the_example_is_right_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "webhook-token").write_text("hush\n")
     (tmp_path / "admin-token").write_text("hush\n")
+    shutil.copy(ROOT / "tests/data/quiet.rec", tmp_path / "good.rec")
 
     def run(*words: str) -> tuple[object, str]:
         monkeypatch.setattr(sys, "argv", ["stallscope", "runbook", *words])
@@ -24,7 +26,7 @@ def test_the_example_is_right_as_printed(tmp_path, monkeypatch, capsys):
     (tmp_path / "runbooks.toml").write_text(text)
     code, out = run("check")
     assert code == 0
-    assert "1 targets, 1 runbooks: right" in out
+    assert "targets 1, runbooks 1: right" in out
     assert "lower_budget for prefill_interference: never" in out
 
 
