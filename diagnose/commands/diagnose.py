@@ -13,7 +13,7 @@ from diagnose.assembly import assemble
 from diagnose.commands.completion import complete_files
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
 from diagnose.commands.params import DeviceName, Duration, Moment, Pid, ReportedLatency, Slo, is_url
-from diagnose.commands.progress import reading_progress, watch_progress
+from diagnose.commands.progress import announce, reading_progress, watch_progress
 from diagnose.commands.prometheus import (
     DEFAULT_WINDOW_SECONDS,
     PrometheusOptions,
@@ -236,6 +236,7 @@ def _look_at_sources(asked: _Asked, *, quiet: bool) -> _Seen:
     good = _read(asked.baseline, asked.interval, None, quiet=quiet).observation() if asked.baseline else None
     beside = _read_beside(files, asked.within, quiet=quiet) if live or fleet.url is not None else None
     if fleet.url is not None:
+        announce(f"asking {fleet.url}", quiet=quiet)
         observation, of_good_time, arguments = ask_prometheus(fleet, asked.window or DEFAULT_WINDOW_SECONDS)
         if beside is not None:
             beside.add_to(observation)

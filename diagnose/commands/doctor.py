@@ -7,6 +7,7 @@ from typing import NoReturn
 import click
 
 from diagnose.commands.params import is_url
+from diagnose.commands.progress import announce
 from diagnose.doctor import (
     Check,
     State,
@@ -52,8 +53,7 @@ def doctor_command(urls: tuple[str, ...], as_json: bool) -> NoReturn:
     for url in urls:
         if not is_url(url):
             raise click.UsageError(f"{url!r} is no URL: write http://HOST:PORT")
-    if sys.stderr.isatty():
-        click.echo("looking ...", err=True)
+    announce("looking at this machine and at what is named")
     checks = [
         *environment(),
         *optional_parts(),

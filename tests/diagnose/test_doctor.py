@@ -102,6 +102,11 @@ def test_json_holds_every_check(quick, stallscope):
     assert {check["state"] for check in found["checks"]} <= {state.value for state in State}
 
 
+def test_a_person_at_a_terminal_sees_that_it_looks(quick, stallscope, monkeypatch):
+    monkeypatch.setattr("diagnose.commands.progress.sys.stderr.isatty", lambda: True)
+    assert stallscope("doctor")[2] == "looking at this machine and at what is named ...\n"
+
+
 def test_what_is_no_url_is_a_usage_error(stallscope):
     code, out, err = stallscope("doctor", "localhost:8000")
     assert (code, out) == (2, "")
