@@ -1,7 +1,8 @@
 """Which blocks hold the KV of which token prefix, and whose KV it may be.
 
-Each full block has a digest over its parent's digest, the scope and its tokens, and is found by these three. What a
-digest stands for is compared exactly as well, so a collision costs a hit and never truth. Whole blocks only: a policy
+Each full block has a digest over its parent's digest and its tokens, and is found by these two; the first block's parent
+is the digest of scope and salt. What a digest stands for is compared exactly as well, so a collision costs a hit and never
+truth. Whole blocks only: a policy
 that suits paged allocation, not a limit of hashing.
 """
 
@@ -92,13 +93,15 @@ def explain_miss(ours: CacheScope, theirs: CacheScope) -> tuple[str, ...]:
 class _Node:
     """A cached block and the prefix that it ends."""
 
-    __slots__ = ("block_id", "origin", "parent", "preimage")
+    __slots__ = ("block_id", "heir", "origin", "parent", "preimage")
 
     def __init__(self, preimage: bytes, parent: "_Node | None", origin: tuple[bytes, str], block_id: int) -> None:
         self.preimage = preimage
         self.parent = parent
         self.origin = origin
         self.block_id = block_id
+        self.heir = block_id
+        """Block of the newest prefix that went on from here, if it is still there; its own when there was none."""
 
     def follows(self, parent: "_Node | None") -> bool:
         """Whether it goes on from the prefix of `parent`, whose digest it was made from. Exact, as digests may collide.
@@ -135,12 +138,11 @@ class PartialBlock(NamedTuple):
 class HashKey:
     """What the full blocks of a sequence are hashed from, and where the chain of nodes stands."""
 
-    __slots__ = ("digest", "generation", "identities", "nodes", "origin", "preimages", "scope")
+    __slots__ = ("digest", "generation", "identities", "nodes", "origin", "preimages")
 
     def __init__(self, generation: int, origin: tuple[bytes, str], digest: bytes) -> None:
         self.generation = generation
         self.origin = origin
-        self.scope = length_prefixed(origin[0])
         self.digest = digest
         """Of the latest block; of the origin when there is none."""
         self.preimages: list[bytes] = []
@@ -237,7 +239,7 @@ class HashChainIndex:
         check_bounds("block_size", block_size)
         self.block_size = block_size
         self._hash = hash_function
-        # By preimage: finding one compares the parent's digest, the scope and the tokens.
+        # By preimage: finding one compares the parent's digest and the tokens.
         self._nodes: dict[bytes, _Node] = {}
         # By block id. A list, since ids are dense and a dict of a large pool costs a cache miss per block.
         self._node_of: list[_Node | None] = []
@@ -269,17 +271,17 @@ class HashChainIndex:
             raise ValueError(f"{len(tokens)} tokens are not full blocks of {self.block_size}")
         width = TOKEN_BYTES * self.block_size
         chunks = struct.iter_unpack(f"{width}s", pack_tokens(tokens))
-        # The preimage is length_prefixed(parent, scope, tokens), with the parts that never change put together once.
+        # The preimage is the parent's digest and the tokens, each of a fixed length. The first parent is the origin, so that
+        # scope and salt are part of every digest; and 96 bytes take SHA-256 two rounds.
         hash_function, append, digest = self._hash, key.preimages.append, key.digest
-        head, middle = struct.pack("<I", len(digest)), key.scope + struct.pack("<I", width)
         if hash_function is sha256_digest:  # the usual one, without a call of ours per block
             for (chunk,) in chunks:
-                preimage = head + digest + middle + chunk
+                preimage = digest + chunk
                 append(preimage)
                 digest = sha256(preimage).digest()
         else:
             for (chunk,) in chunks:
-                preimage = head + digest + middle + chunk
+                preimage = digest + chunk
                 append(preimage)
                 digest = hash_function(preimage)
         key.digest = digest
@@ -287,11 +289,15 @@ class HashChainIndex:
     def match(self, key: HashKey) -> list[int]:
         matched: list[_Node] = []
         key.nodes = matched
-        append = matched.append
+        append, find, node_of = matched.append, self._nodes.get, self._node_of
         parent: _Node | None = None
-        for node in map(self._nodes.get, key.preimages):
-            if node is None or (node.parent is not parent and not node.follows(parent)):
-                break
+        for preimage in key.preimages:
+            # Mostly the block before leads straight to it, which spares a large index two cache misses per block.
+            node = None if parent is None else node_of[parent.heir]
+            if node is None or node.parent is not parent or node.preimage != preimage:
+                node = find(preimage)
+                if node is None or (node.parent is not parent and not node.follows(parent)):
+                    break
             append(node)
             parent = node
         if matched and matched[0].origin != key.origin:
@@ -325,6 +331,8 @@ class HashChainIndex:
             if node is None:
                 nodes[preimage] = node_of[block_id] = node = _Node(preimage, parent, origin, block_id)
                 indexed.append(block_id)
+                if parent is not None:
+                    parent.heir = block_id
             elif node.origin != origin or not node.follows(parent):
                 break  # another prefix has the same digest
             matched.append(node)

@@ -2,16 +2,22 @@
 
 One thread writes (the engine's); any number read. Counters only grow, and readers take differences, so that two readers
 never rob each other. The rings are lossy by count: what a reader came too late for is counted, never silently missing.
+
+    on_step ---> ring ---> counters: every COUNTED_TOGETHER steps by the writer, and by a reader before it reads them
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from threading import Lock
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol
 
 from probes.locks import Histogram
 from probes.records import DeviceTime, OpClass, StepKind, StepRecord
+
+COUNTED_TOGETHER = 16
+"""Steps. After a forward pass the processor's caches hold none of the counting: what that costs is paid once for so many."""
 
 
 class RequestOrigin(NamedTuple):
@@ -165,7 +171,7 @@ def _guarded(
         try:
             probe(recorder, *args, **kwargs)
         except Exception:  # noqa: BLE001 - see above
-            recorder.counters.probe_errors += 1
+            recorder._counters.probe_errors += 1
 
     return call
 
@@ -182,9 +188,15 @@ class RingRecorder:
         # Each with its number: traces have none of their own by which a reader could tell that a slot was overwritten.
         self._traces: list[tuple[int, RequestTrace] | None] = [None] * trace_capacity
         self._next_trace = 0
+        # Who counts holds this lock.
+        self._counting = Lock()
+        self._counted = 0
+        """Steps below this number are in the counters."""
+        self._device_times: deque[tuple[StepKind, DeviceTime]] = deque()
+        """Not counted yet: they come with their step or some steps later."""
         self._last_emit_ns = 0
         self._floor = DecodeFloor()
-        self.counters = Counters(
+        self._counters = Counters(
             step_duration={kind: Histogram() for kind in StepKind},
             device_ns={kind: [0] * len(OpClass) for kind in StepKind},
             schedule=Histogram(),
@@ -201,6 +213,13 @@ class RingRecorder:
         )
 
     @property
+    def counters(self) -> Counters:
+        """With every step recorded so far. From any thread."""
+        with self._counting:
+            self._count_new()
+        return self._counters
+
+    @property
     def capacity(self) -> int:
         return len(self._ring)
 
@@ -213,7 +232,15 @@ class RingRecorder:
         # The slot is filled before the cursor moves: a reader never sees an empty slot below next_id.
         self._ring[record.step_id % len(self._ring)] = record
         self._next_id = record.step_id + 1
-        self._count(record)
+        if record.device_ns is not None:
+            self._device_times.append((record.kind, record.device_ns))
+        behind, capacity = self._next_id - self._counted, len(self._ring)
+        # It waits for a reader that is counting only where the next step would overwrite one that is not counted.
+        if behind >= min(COUNTED_TOGETHER, capacity) and self._counting.acquire(blocking=behind >= capacity):
+            try:
+                self._count_new()
+            finally:
+                self._counting.release()
 
     @_guarded
     def on_device_time(self, step_id: int, device_ns: DeviceTime | None) -> None:
@@ -222,25 +249,34 @@ class RingRecorder:
         slot = step_id % len(self._ring)
         record = self._ring[slot]
         if device_ns is None or record is None or record.step_id != step_id:
-            self.counters.lost_device_times += 1
+            self._counters.lost_device_times += 1
             return
         self._ring[slot] = record._replace(device_ns=device_ns)
-        self._count_device_time(record.kind, device_ns)
+        self._device_times.append((record.kind, device_ns))
 
+    def _count_new(self) -> None:
+        """For whoever holds `_counting`. What cannot be counted is a fault of the probe; the rest is counted."""
+        fresh = self.steps_since(self._counted)
+        self._counted = fresh.next_id
+        for record in fresh.records:
+            self._count(record)
+        while self._device_times:
+            self._count_device_time(*self._device_times.popleft())
+
+    @_guarded
     def _count_device_time(self, kind: StepKind, device_ns: DeviceTime) -> None:
-        sums = self.counters.device_ns[kind]
+        sums = self._counters.device_ns[kind]
         for op, ns in enumerate(device_ns):
             sums[op] += ns
 
+    @_guarded
     def _count(self, record: StepRecord) -> None:
-        counters = self.counters
+        counters = self._counters
         counters.step_duration[record.kind].observe(record.end_ns - record.start_ns)
         if record.schedule_ns is not None:
             counters.schedule.observe(record.schedule_ns)
         if record.host_gap_ns is not None:
             counters.host_gap.observe(record.host_gap_ns)
-        if record.device_ns is not None:
-            self._count_device_time(record.kind, record.device_ns)
         tokens = counters.tokens
         tokens["prefill"] += record.prefill_tokens or 0
         tokens["recompute"] += record.recomputed_tokens or 0
@@ -257,15 +293,15 @@ class RingRecorder:
         """Inter-token gaps of this step and by how much their causes exceeded the decode floor."""
         late = record.late_gaps_ns
         if record.num_regular_gaps:
-            self.counters.inter_token_latency.observe(record.emit_ns - self._last_emit_ns, record.num_regular_gaps)
+            self._counters.inter_token_latency.observe(record.emit_ns - self._last_emit_ns, record.num_regular_gaps)
         for gap in late:
-            self.counters.inter_token_latency.observe(gap)
+            self._counters.inter_token_latency.observe(gap)
         self._last_emit_ns = record.emit_ns
 
         decodes, device_ns = record.num_decode_seqs, record.forward_ns + (record.sample_ns or 0)
         if not decodes:
             return
-        stall = self.counters.stall_ns
+        stall = self._counters.stall_ns
         if record.kind is StepKind.DECODE:
             self._floor.learn(decodes, device_ns)
         else:
@@ -291,21 +327,21 @@ class RingRecorder:
         number = self._next_trace
         self._traces[number % len(self._traces)] = (number, trace)
         self._next_trace = number + 1
-        counters = self.counters
+        counters = self._counters
         counters.finished[trace.finish_reason] += 1
         counters.e2e.observe(trace.finished_ns - trace.arrival_ns)
 
     @_guarded
     def on_first_scheduled(self, queue_ns: int) -> None:
-        self.counters.queue_time.observe(queue_ns)
+        self._counters.queue_time.observe(queue_ns)
 
     @_guarded
     def on_first_token(self, ttft_ns: int) -> None:
-        self.counters.time_to_first_token.observe(ttft_ns)
+        self._counters.time_to_first_token.observe(ttft_ns)
 
     @_guarded
     def on_failure(self, kind: str) -> None:
-        self.counters.failures[kind] += 1
+        self._counters.failures[kind] += 1
 
     def steps_since(self, since: int, limit: int | None = None) -> StepSlice:
         """Records with step_id >= since that are still held. Safe beside the writer: a slot is one reference."""

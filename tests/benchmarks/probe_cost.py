@@ -31,7 +31,7 @@ from engine.scheduler import Scheduler
 from engine.step import BatchPlan
 from probes.locks import TimedCondition, TimedLock, TimedRLock
 from probes.prometheus import EngineCollector, exposition
-from probes.recorder import NullRecorder, RingRecorder
+from probes.recorder import COUNTED_TOGETHER, NullRecorder, RingRecorder
 from probes.records import BlockCensus
 from probes.snapshot import EngineSnapshot
 from probes.wire import StepsHeader, encode_steps
@@ -44,7 +44,8 @@ ROUNDS = 40
 LOOPS = 2_000
 SCRAPED_STEPS = 10_000
 SEQUENCES = 8
-BLOCK_STEPS = 5
+BLOCK_STEPS = COUNTED_TOGETHER
+"""Each block with the probes on counts once."""
 RESAMPLES = 2_000
 
 

@@ -161,7 +161,7 @@ def test_different_parts_never_share_a_preimage(ours: list[bytes], theirs: list[
 
 
 @covers("S3.5")
-def test_every_hashed_preimage_is_length_prefixed_parent_scope_and_tokens():
+def test_every_hashed_preimage_is_a_parent_and_tokens_of_fixed_lengths_and_the_first_parent_is_scope_and_salt():
     preimages: list[bytes] = []
 
     def spy(preimage: bytes) -> bytes:
@@ -171,8 +171,8 @@ def test_every_hashed_preimage_is_length_prefixed_parent_scope_and_tokens():
     index = HashChainIndex(2, SCOPE, spy)
     index.lookup([1, 2, 3, 4], "salt")
     root = sha256(length_prefixed(SCOPE.digest(), b"salt")).digest()
-    first = length_prefixed(root, SCOPE.digest(), pack_tokens([1, 2]))
-    second = length_prefixed(sha256(first).digest(), SCOPE.digest(), pack_tokens([3, 4]))
+    first = root + pack_tokens([1, 2])
+    second = sha256(first).digest() + pack_tokens([3, 4])
     assert preimages == [length_prefixed(SCOPE.digest(), b"salt"), first, second]
 
 
@@ -279,6 +279,19 @@ def test_of_two_blocks_with_the_same_content_the_first_stays_found():
     assert index.insert_sequence([1, 2, 3, 4], [0, 1]) == [0, 1]
     assert index.insert_sequence([1, 2, 3, 4, 5, 6], [7, 8, 9]) == [9]
     assert index.lookup([1, 2, 3, 4, 5, 6]) == [0, 1, 9]
+
+
+def test_every_continuation_of_a_prefix_is_found_whichever_came_last_and_whatever_became_of_its_block():
+    index = make_index(block_size=2)
+    index.insert_sequence([1, 2, 3, 4], [0, 1])
+    index.insert_sequence([1, 2, 5, 6], [0, 2])
+    assert index.lookup([1, 2, 3, 4]) == [0, 1]
+    assert index.lookup([1, 2, 5, 6]) == [0, 2]
+    index.forget([2])
+    assert index.lookup([1, 2, 5, 6]) == [0]
+    index.insert_sequence([7, 8, 5, 6], [3, 2])
+    assert index.lookup([1, 2, 5, 6]) == [0], "block 2 now follows another prefix"
+    assert index.lookup([1, 2, 3, 4]) == [0, 1]
 
 
 def test_a_twin_takes_the_place_of_an_evicted_block_when_its_sequence_goes_on():

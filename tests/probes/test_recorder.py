@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.recorder import DecodeFloor, NullRecorder, Recorder, RequestTrace, RingRecorder
+from probes.recorder import COUNTED_TOGETHER, DecodeFloor, NullRecorder, Recorder, RequestTrace, RingRecorder
 from probes.records import DeviceTime, StepKind
 from tests.probes.records import make_record
 
@@ -118,6 +118,39 @@ def test_counters_add_up():
     assert counters.step_duration[StepKind.PREFILL].count == 1
     assert counters.step_duration[StepKind.DECODE].count == 3
     assert counters.stall_ns["preemption_or_deferral", "some"] == 5_000_000_000
+
+
+@pytest.mark.parametrize("capacity", [1, 2, COUNTED_TOGETHER, 64])
+def test_every_step_is_counted_once_whatever_readers_do_meanwhile(capacity: int):
+    recorder = RingRecorder(capacity)
+    done = threading.Event()
+    seen: list[int] = []
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(recorder.counters.tokens["decode"])
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for thread in readers:
+        thread.start()
+    for step_id in range(5_000):
+        recorder.on_step(make_record(step_id, emitted_tokens=3, device_ns=None))
+        recorder.on_device_time(step_id, DeviceTime(gemm=5, other=2))
+    done.set()
+    for thread in readers:
+        thread.join()
+    counters = recorder.counters
+    assert (counters.tokens["decode"], counters.step_duration[StepKind.DECODE].count) == (15_000, 5_000)
+    assert counters.device_ns[StepKind.DECODE] == [5_000 * ns for ns in DeviceTime(gemm=5, other=2)]
+    assert (counters.probe_errors, counters.lost_device_times) == (0, 0)
+
+
+def test_the_writer_does_not_wait_for_a_reader_that_is_counting():
+    recorder = RingRecorder()
+    with recorder._counting:  # a reader that lost the processor in the middle
+        for step_id in range(3 * COUNTED_TOGETHER):
+            recorder.on_step(make_record(step_id))
+    assert recorder.counters.step_duration[StepKind.DECODE].count == 3 * COUNTED_TOGETHER
 
 
 def test_prefill_beside_decodes_is_a_stall_by_what_exceeds_the_floor():
