@@ -86,6 +86,39 @@ def test_documents_that_the_readme_links_to_exist():
         assert link.startswith("http") or (ROOT / link).exists(), link
 
 
+def test_accuracy_figures_are_those_of_the_latest_run():
+    results = (ROOT / "tests/accuracy/results/accuracy.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| .*? \| ([\d.]+) % \(([\d.]+-[\d.]+)\) \| ([\d.]+) % \(([\d.]+-[\d.]+)\) \|$", README, re.MULTILINE
+    )
+    assert len(rows) == 5
+    for right, right_interval, wrong, wrong_interval in rows:
+        shown = rf"\| {right} % \([\d/]+; {right_interval}\) \| {wrong} % \([\d/]+; {wrong_interval}\) \|"
+        assert re.search(shown, results), (right, wrong)
+
+
+@pytest.mark.parametrize(
+    ("row", "peer", "place"),
+    [
+        ("schedule() of 256 decodes, vLLM", "schedule() 256 decodes  ", 0),
+        ("looking up a hashed prompt that is cached, vLLM", "look up a hashed 4096-token prompt: hit", 0),
+        ("a cached prefix taken and given back, vLLM", "take and give back a cached prefix", 0),
+        ("eviction, nano-vllm", "evict and hand out", 1),
+    ],
+)
+def test_ratios_to_peers_are_those_of_the_latest_run(row, peer, place):
+    lines = (ROOT / "tests/benchmarks/results/policy_vs_peers.txt").read_text(encoding="utf-8").splitlines()
+    medians = [
+        float(re.findall(r"([\d.]+) \([\d.]+-[\d.]+\)", line)[place])
+        for line in lines
+        if line.startswith(peer) and " us/" in line
+    ]
+    told = re.search(rf"^\| {re.escape(row)} / ours \| ([\d.]+) to ([\d.]+)x", README, re.MULTILINE)
+    assert told is not None and len(medians) == 3
+    digits = len(told[1].partition(".")[2])
+    assert (float(told[1]), float(told[2])) == (round(min(medians), digits), round(max(medians), digits))
+
+
 def test_exit_codes_are_those_of_the_command():
     from diagnose.commands.diagnose import INTERRUPTED
     from diagnose.errors import ExitCode
