@@ -10,7 +10,7 @@ PEER_FILES = tests/benchmarks/peers
 RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels vllm test-vllm lint accuracy bench bench-cpu bench-peers bench-vllm gpu-check clean
+.PHONY: demo test test-kernels vllm test-vllm lint accuracy bench bench-cpu bench-peers bench-vllm gpu-check docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -40,6 +40,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# docs/ as a site in build/site, to be opened from the folder; a link to nowhere fails.
+docs: $(VENV)/.docs
+	$(BIN)/zensical build --strict
 
 # 300 generated cases through the real rules, beside simpler tools; some minutes on two cores.
 accuracy: $(VENV)/.dev
@@ -94,6 +98,10 @@ $(VENV)/.engine: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.dev: $(VENV)/.engine
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

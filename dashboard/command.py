@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from diagnose.commands.completion import complete_files
 from diagnose.commands.params import Duration, Slo, is_url
 from diagnose.errors import SourceError
 from diagnose.policy import Policy
@@ -36,8 +37,16 @@ class Size(click.ParamType[tuple[int, int]]):
         return int(width), int(height)
 
 
-@click.command("dashboard")
-@click.argument("targets", nargs=-1, required=True)
+@click.command(
+    "dashboard",
+    epilog="""\b
+Examples:
+  stallscope dashboard http://127.0.0.1:8000
+  stallscope dashboard http://10.0.0.1:8000 http://10.0.0.2:8000     # a fleet, worst first
+  stallscope dashboard incident.rec --baseline good.rec              # replay, seek, mark windows
+  stallscope dashboard http://127.0.0.1:8000 --once | less           # one frame of text""",
+)
+@click.argument("targets", nargs=-1, required=True, shell_complete=complete_files)
 @click.option(
     "--interval", type=Duration(), help="Time between scrapes of a target [default: 1s; above 20 targets n/20 s]."
 )
@@ -78,12 +87,6 @@ def dashboard_command(
     port: int,
 ) -> None:
     """Watch TARGETS (http://host:port, or recordings) in the terminal: latency, steps, memory, and why tokens are late.
-
-    \b
-    stallscope dashboard http://127.0.0.1:8000
-    stallscope dashboard http://10.0.0.1:8000 http://10.0.0.2:8000     # a fleet, worst first
-    stallscope dashboard incident.rec --baseline good.rec              # replay, seek, mark windows
-    stallscope dashboard http://127.0.0.1:8000 --once | less           # one frame of text
 
     Press ? for the keys. Exit codes: 0; 2 usage or a file that cannot be read; with --once those of `diagnose`.
     """

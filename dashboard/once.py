@@ -9,6 +9,7 @@ from dashboard.draw.spans import plain
 from dashboard.model.view import Page
 from dashboard.panels.pages import draw_frame
 from dashboard.session import Session
+from diagnose.commands.progress import announce
 from diagnose.errors import ExitCode
 
 _FILE_SECONDS = 120.0
@@ -18,6 +19,7 @@ _JUDGE_SECONDS = 10.0
 
 def print_once(session: Session, size: tuple[int, int], window: float) -> int:
     """Watches for `window` seconds, or reads the files, then prints. Returns the exit code of the diagnosis shown."""
+    announce(f"watching for {window:g} s" if any(not one.is_file for one in session.view.targets) else "reading")
     session.start()
     try:
         code = _watch(session, window)

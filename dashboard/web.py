@@ -1,6 +1,7 @@
 """The dashboard in a browser, on loopback only: every tab is a process of its own, and there is no login."""
 
 from diagnose.errors import SourceError
+from probes.extras import not_installed
 
 
 def serve(command: str, port: int) -> None:
@@ -8,7 +9,7 @@ def serve(command: str, port: int) -> None:
     try:
         from textual_serve.server import Server
     except ImportError:
-        raise SourceError("--web needs a package that is not installed: pip install 'stallscope[web]'") from None
+        raise SourceError(not_installed("textual-serve, which --web needs,", "web")) from None
     try:
         Server(command, host="127.0.0.1", port=port, title="stallscope").serve()
     except OSError as error:

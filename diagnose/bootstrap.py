@@ -23,10 +23,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
 
 class GapBlocks:
     """Gaps of one window in blocks of `block_seconds` of wall time, by the moment at which they ended.

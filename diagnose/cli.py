@@ -4,8 +4,12 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # name -> (module:function, one line for --help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -30,6 +34,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Pages for people, and a receiver that answers alerts within bounds.",
     ),
     "demo": ("runbooks.drills.demo:demo_command", "Induce a stall on a live engine and diagnose it."),
+    "doctor": ("diagnose.commands.doctor:doctor_command", "What is installed here, and what this machine lacks."),
+    "completion": (
+        "diagnose.commands.completion:completion_command",
+        "Print a script that completes words for a shell.",
+    ),
 }
 
 
@@ -39,11 +48,20 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
+            from diagnose.nearest import nearest
+
+            ctx.fail(f"no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
         module_name, _, function = COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module_name), function)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """From the table: click would load every command for its one line of help."""
+        from click.shell_completion import CompletionItem
+
+        own = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*own, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -52,22 +70,37 @@ class LazyGroup(click.Group):
 
 def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from probes.extras import extras, own_version
 
-        try:
-            click.echo(f"stallscope {version('stallscope')}")
-        except PackageNotFoundError:
+        version = own_version()
+        if version is None:
             click.echo("stallscope, not installed (run from its source)")
+        else:
+            present = [extra.name for extra in extras() if extra.is_complete]
+            click.echo(f"stallscope {version}, extras: {', '.join(present) or 'none'}")
         context.exit()
 
 
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes of diagnose: 0 nothing wrong, 1 a cause is supported, 2 cannot look, 3 insufficient evidence, "
-    "4 hard failure.",
+    epilog="""\b
+Examples:
+  stallscope diagnose http://127.0.0.1:8000
+  stallscope record http://127.0.0.1:8000 -o good.rec
+  stallscope diagnose http://127.0.0.1:8000 --baseline good.rec
+  stallscope doctor http://127.0.0.1:8000
+
+Exit codes of diagnose: 0 nothing wrong, 1 a cause is supported, 2 cannot look, 3 insufficient evidence, 4 hard failure.""",
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="The version.")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="The version and the extras that are here.",
+)
 def stallscope() -> None:
     """Why are the tokens late, what are we sure of, what do we measure or do next?"""
 

@@ -48,9 +48,6 @@ class Policy:
     min_finished_prefills: int = 3
     """A mean prompt length from fewer than three prefills is a third off when one of them straddles the window's edge."""
 
-    min_gaps: int = 50
-    """A p95 needs a few samples beyond it; under fifty gaps the tail is two values."""
-
     min_p99_gaps: int = 200
     """A p99 of fewer than two hundred gaps rests on one or two values; a warning says so."""
 

@@ -6,8 +6,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from probes.embed import EngineProbes
+from probes.extras import not_installed
 from probes.gpu_monitor import GpuMonitor
-from probes.prometheus import EngineCollector, negotiated
+
+try:
+    from probes.prometheus import EngineCollector, negotiated
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        not_installed(f"{error.name}, which the metrics page needs,", "embed"), name=error.name
+    ) from None
 
 
 class ProbeServer:

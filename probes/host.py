@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 
+from probes.extras import not_installed
 from probes.folded import FoldedStack, parse_folded
 from probes.host_profile import HostProfile, ThreadUse
 from probes.proc_threads import ThreadCounters, process_exists, thread_counters
@@ -74,9 +75,7 @@ class HostProbe:
     def _sample(self) -> None:
         py_spy = find_py_spy()
         if py_spy is None:
-            self._limits.append(
-                "stacks were not sampled: py-spy is not installed; pip install 'stallscope[host]' brings it"
-            )
+            self._limits.append(f"stacks were not sampled: {not_installed('py-spy', 'host')}")
             return
         half = self._seconds / 2
         began = monotonic()

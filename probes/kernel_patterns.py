@@ -68,7 +68,7 @@ PATTERNS: tuple[tuple[KernelClass, str], ...] = (
         r"reshape_and_cache|concat_and_cache|KVInsert|KVRopeQuantInsert|store_kv_?cache|set_mla_kv|"
         r"set_kv_buffer|KVCacheInsert|DsMlaInsert|MLAKVConcat|QConcat(KVCache|DsMla)|QKVQuantKVCache|"
         r"FullCacheKernel|AppendPagedKVCache|AppendPagedKVMla|QuantizeAppendPagedKV|fused_rope_store|"
-        r"indexer_k_quant_and_cache|kv_cache_update|_write_kv|k_quant_cache",
+        r"indexer_k_quant_and_cache|kv_cache_update|_write_kv|k_quant_cache|^_write$|index_?[cC]opy",
     ),
     (
         KernelClass.KV_MOVE,
@@ -87,7 +87,7 @@ PATTERNS: tuple[tuple[KernelClass, str], ...] = (
         r"_fwd_kernel_stage2|_decode_(att|softmax)|kernel_paged_attention_2d|paged_attention_v[12]|"
         r"\bpaged_attention_ll4mi|masked_multihead_attention|mmha|kernel_unified_attention_3d|reduce_segments|"
         r"SingleDecodeWithKVCache|decode::(sparse|dense)|Sm100FmhaMlaKernelTma|"
-        r"cutlass::fmha::kernel::Sm100FmhaGenKernel|XQA|xqa|kernel_mha.*(?:Gen|decode)",
+        r"cutlass::fmha::kernel::Sm100FmhaGenKernel|XQA|xqa|kernel_mha.*(?:Gen|decode)|^_decode_split$|^_combine$",
     ),
     (
         KernelClass.ATTN_MIXED,
@@ -100,7 +100,7 @@ PATTERNS: tuple[tuple[KernelClass, str], ...] = (
         KernelClass.ATTN_PREFILL,
         r"flash_fwd_kernel|BatchPrefillWith(Paged|Ragged)KVCache|SinglePrefillWithKVCache|prefill::|"
         r"_fwd_kernel_unified|flash_fwd_sparse_kernel|attn_res_fwd|^_fwd_kernel$|context_attention_fwd|"
-        r"extend_attention|sparse_attn_fwd|\bFMHA\b|cutlass::fmha",
+        r"extend_attention|sparse_attn_fwd|\bFMHA\b|cutlass::fmha|^_prefill_tile$",
     ),
     (
         KernelClass.ATTN_INDEX,

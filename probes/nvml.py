@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from probes.extras import not_installed
 from probes.gpu import GpuReading, GpuSample, GpuState, throttle_reasons
 
 _MAX_EVENTS = 64
@@ -31,7 +32,7 @@ class NvmlProbe:
         try:
             import pynvml
         except ImportError:
-            self.reason = "nvidia-ml-py is not installed: pip install 'stallscope[gpu]'"
+            self.reason = not_installed("nvidia-ml-py", "gpu")
             return
         try:
             pynvml.nvmlInit()

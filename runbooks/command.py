@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from diagnose.commands.completion import complete_names
 from diagnose.commands.params import Duration
 from runbooks.errors import RunbookError
+from runbooks.pages import page_names, read_page
 
 
 class RunbookGroup(click.Group):
@@ -32,36 +34,57 @@ _CONFIG = click.option(
 )
 
 
-@click.group("runbook", cls=RunbookGroup)
+@click.group(
+    "runbook",
+    cls=RunbookGroup,
+    epilog="""\b
+Examples:
+  stallscope runbook show prefill_interference
+  stallscope runbook check --config runbooks.toml
+  stallscope runbook serve --config runbooks.toml""",
+)
 def runbook_group() -> None:
-    """Pages for the person who is woken up, and a receiver that answers alerts within bounds.
-
-    \b
-    stallscope runbook show prefill_interference
-    stallscope runbook check --config runbooks.toml
-    stallscope runbook serve --config runbooks.toml
-    """
+    """Pages for the person who is woken up, and a receiver that answers alerts within bounds."""
 
 
-@runbook_group.command("list")
+@runbook_group.command(
+    "list",
+    epilog="""\b
+Examples:
+  stallscope runbook list""",
+)
 def list_command() -> None:
-    """All pages, by name."""
-    from runbooks.pages import page_names, read_page
+    """All pages, by name.
 
+    Exit codes: 0, 2 usage.
+    """
     for name in page_names():
         click.echo(f"{name:<26} {read_page(name).summary}")
 
 
-@runbook_group.command("show")
-@click.argument("name")
+@runbook_group.command(
+    "show",
+    epilog="""\b
+Examples:
+  stallscope runbook show prefill_interference
+  stallscope runbook show InterTokenLatencySlow""",
+)
+@click.argument("name", shell_complete=complete_names(page_names))
 def show_command(name: str) -> None:
-    """The page of a hypothesis or of an alert."""
-    from runbooks.pages import read_page
+    """The page of a hypothesis or of an alert.
 
+    Exit codes: 0, 2 usage or no such page.
+    """
     click.echo(read_page(name).text.rstrip())
 
 
-@runbook_group.command("alerts")
+@runbook_group.command(
+    "alerts",
+    epilog="""\b
+Examples:
+  stallscope runbook alerts vllm
+  stallscope runbook alerts stallscope --itl 200ms --ttft 2s --share 0.99""",
+)
 @click.argument("engine", type=click.Choice(("stallscope", "vllm", "sglang")))
 @click.option("--itl", type=Duration(), help="Limit of the gap between tokens  [default: 200ms].")
 @click.option("--ttft", type=Duration(), help="Limit of the first token  [default: 2s; vLLM 2.5s].")
@@ -69,24 +92,59 @@ def show_command(name: str) -> None:
     "--share", type=click.FloatRange(0.5, 0.9999), default=0.99, show_default=True, help="Of tokens within it."
 )
 def alerts_command(engine: str, itl: float | None, ttft: float | None, share: float) -> None:
-    """Print Prometheus rules for an ENGINE: recording rules and alerts on symptoms."""
+    """Print Prometheus rules for an ENGINE: recording rules and alerts on symptoms.
+
+    Exit codes: 0, 2 usage or a limit that the engine's buckets cannot tell.
+    """
     from runbooks.alerts.rules import Objectives, rules, to_yaml
 
     click.echo(to_yaml(engine, rules(engine, Objectives(itl, ttft, share))), nl=False)
 
 
-@runbook_group.command("dashboard")
+@runbook_group.command(
+    "dashboard",
+    epilog="""\b
+Examples:
+  stallscope runbook dashboard > stallscope.json""",
+)
 def dashboard_command() -> None:
-    """Print a Grafana dashboard of our engine, to be imported as JSON."""
+    """Print a Grafana dashboard of our engine, to be imported as JSON.
+
+    Exit codes: 0, 2 usage.
+    """
     from runbooks.alerts.grafana import dashboard
 
     click.echo(dashboard(), nl=False)
 
 
-@runbook_group.command("check")
+@runbook_group.command(
+    "example",
+    epilog="""\b
+Examples:
+  stallscope runbook example > runbooks.toml""",
+)
+def example_command() -> None:
+    """Print a configuration to start from: one target, one runbook with one act.
+
+    Exit codes: 0, 2 usage.
+    """
+    from importlib.resources import files
+
+    click.echo(files("runbooks").joinpath("example.toml").read_text(encoding="utf-8"), nl=False)
+
+
+@runbook_group.command(
+    "check",
+    epilog="""\b
+Examples:
+  stallscope runbook check --config runbooks.toml""",
+)
 @_CONFIG
 def check_command(config_file: Path) -> None:
-    """Read the configuration as `serve` would, secrets included, and say what it allows."""
+    """Read the configuration as `serve` would, secrets included, and say what it allows.
+
+    Exit codes: 0 it is right, 2 usage or it is not.
+    """
     from runbooks.response.config import read_config
     from runbooks.response.notify import make_senders
     from runbooks.response.tracing import make_export
@@ -107,10 +165,16 @@ def check_command(config_file: Path) -> None:
                 if act.can_be_undone
                 else f"  {act.label} for {', '.join(act.causes)}: {act.policy}, cannot be undone, rests {act.cooldown}"
             )
-    click.echo(f"{config_file}: {len(config.targets)} targets, {len(config.runbooks)} runbooks: right")
+    click.echo(f"{config_file}: targets {len(config.targets)}, runbooks {len(config.runbooks)}: right")
 
 
-@runbook_group.command("serve")
+@runbook_group.command(
+    "serve",
+    epilog="""\b
+Examples:
+  stallscope runbook serve --config runbooks.toml
+  stallscope runbook serve --config runbooks.toml --plan-only""",
+)
 @_CONFIG
 @click.option("--plan-only", is_flag=True, help="Whatever the policies say: look, decide, and do nothing.")
 def serve_command(config_file: Path, plan_only: bool) -> None:
@@ -133,12 +197,21 @@ def _journal(config_file: Path) -> Any:
     return Journal(config.path(config.receiver.journal), create=False)
 
 
-@runbook_group.command("approve")
+@runbook_group.command(
+    "approve",
+    epilog="""\b
+Examples:
+  stallscope runbook approve 17 --config runbooks.toml
+  stallscope runbook approve 17 --reject""",
+)
 @click.argument("incident", type=int)
 @click.option("--reject", is_flag=True, help="Say no: nothing is done, and the incident is closed.")
 @_CONFIG
 def approve_command(incident: int, reject: bool, config_file: Path) -> None:
-    """Approve the act that INCIDENT waits with."""
+    """Approve the act that INCIDENT waits with.
+
+    Exit codes: 0, 2 usage or it waits with none.
+    """
     import getpass
     import time
 
@@ -147,11 +220,19 @@ def approve_command(incident: int, reject: bool, config_file: Path) -> None:
     click.echo(f"incident {incident}: {'rejected' if reject else 'approved'}")
 
 
-@runbook_group.command("history")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@runbook_group.command(
+    "history",
+    epilog="""\b
+Examples:
+  stallscope runbook history --limit 5""",
+)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
 @_CONFIG
 def history_command(limit: int, config_file: Path) -> None:
-    """Incidents, the newest first."""
+    """Incidents, the newest first.
+
+    Exit codes: 0, 2 usage or a journal that cannot be read.
+    """
     found = _journal(config_file).incidents(limit)
     for incident in found:
         opened = datetime.fromtimestamp(incident.opened, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -161,7 +242,13 @@ def history_command(limit: int, config_file: Path) -> None:
         click.echo("no incident yet")
 
 
-@runbook_group.command("report")
+@runbook_group.command(
+    "report",
+    epilog="""\b
+Examples:
+  stallscope runbook report 17
+  stallscope runbook report 17 -o incident-17.html""",
+)
 @click.argument("incident", type=int)
 @click.option(
     "--format", "form", type=click.Choice(("markdown", "html")), help="[default: by FILE's name, or markdown]"
@@ -169,7 +256,10 @@ def history_command(limit: int, config_file: Path) -> None:
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it to FILE.")
 @_CONFIG
 def report_command(incident: int, form: str | None, output: Path | None, config_file: Path) -> None:
-    """The document of INCIDENT: timeline, evidence, acts, outcome, and what is still unknown."""
+    """The document of INCIDENT: timeline, evidence, acts, outcome, and what is still unknown.
+
+    Exit codes: 0, 2 usage, no such incident, or a file that cannot be written.
+    """
     from runbooks.errors import Refused
     from runbooks.response.document import to_html, to_markdown
 

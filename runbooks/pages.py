@@ -5,6 +5,7 @@ import shlex
 from dataclasses import dataclass
 from importlib.resources import files
 
+from diagnose.nearest import nearest
 from runbooks.errors import Refused
 
 HEADINGS = ("Meaning", "Impact", "Diagnosis", "Mitigation")
@@ -37,9 +38,5 @@ def read_page(name: str) -> RunbookPage:
     """Raises Refused with the nearest name when there is no such page."""
     names = page_names()
     if name not in names:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, names, 1, cutoff=0.4)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise Refused(f"there is no page {name!r}{hint}; `stallscope runbook list` names them")
+        raise Refused(f"there is no page {name!r}{nearest(name, names)}; `stallscope runbook list` names them")
     return RunbookPage(name, files("runbooks").joinpath("pages", f"{name}.md").read_text(encoding="utf-8"))

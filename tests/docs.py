@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from diagnose.dialects.answers import UNMETERED, answer, reads_log
@@ -11,6 +12,7 @@ from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.sources.readers import READERS
 from diagnose.thresholds import thresholds
 from probes.catalog import METRICS, Metric, MetricKind
+from tests.docs_reference import commands_page, json_page, signals_page
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _MADE = "<!-- Rendered by `python -m tests.docs`; edit {source} instead. -->"
@@ -148,11 +150,14 @@ def _by_bounds() -> dict[str, list[str]]:
     return found
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "thresholds.md": thresholds_page,
     "hypotheses.md": hypotheses_page,
     "sources.md": sources_page,
     "metrics.md": metrics_page,
+    "commands.md": lambda: commands_page(_MADE.format(source="the commands")),
+    "signals.md": lambda: signals_page(_MADE.format(source="diagnose/signals.py and the tables in diagnose/dialects/")),
+    "json.md": lambda: json_page(_MADE.format(source="docs/diagnosis.schema.json")),
 }
 
 

@@ -27,7 +27,20 @@ from tests.mutation_run import NAMES, OUTCOMES
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = "diagnose/hypotheses"
-COPIED = ("diagnose", "probes", "engine", "runbooks", "dashboard", "tests", "docs", "README.md", "pyproject.toml")
+COPIED = (
+    "diagnose",
+    "probes",
+    "engine",
+    "runbooks",
+    "dashboard",
+    "tests",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "mkdocs.yml",
+    "pyproject.toml",
+)
 TESTS = (
     "test_hypotheses.py",
     "test_hypotheses_serving.py",

@@ -80,7 +80,6 @@ class Summary:
     accounts: tuple[AccountView, ...]
     protocol: tuple[ProtocolRow, ...]
     warnings: tuple[str, ...]
-    symptoms: tuple[tuple[str, str, str], ...]
     has_baseline: bool
 
     @property

@@ -5,7 +5,7 @@ from diagnose.case import Case
 from diagnose.decision import Finding
 from diagnose.diagnosis import Diagnosis
 from diagnose.hypotheses.pool import bucket_text, occupancy
-from diagnose.report.outline import accounts, headline, latency_text, part_rows, symptom_rows, warnings
+from diagnose.report.outline import accounts, headline, latency_text, part_rows, warnings
 from diagnose.units import percent, printable
 from diagnose.verdict import Stance, Verdict
 
@@ -49,7 +49,6 @@ def summarise(diagnosis: Diagnosis, made_unix: float, start: float, end: float, 
             ProtocolRow(m.name, m.done, printable(m.found), printable(m.command)) for m in diagnosis.protocol
         ),
         warnings=tuple(printable(text) for text in warnings(diagnosis)),
-        symptoms=tuple((row.label, row.now, row.before) for row in symptom_rows(diagnosis)),
         has_baseline=diagnosis.case.baseline is not None,
     )
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from diagnose.assembly import assemble
+from diagnose.commands.completion import complete_files
 from diagnose.commands.output import FORMATS, check_writable, choose_format, deliver
 from diagnose.commands.params import DeviceName, Duration, Moment, Pid, ReportedLatency, Slo, is_url
-from diagnose.commands.progress import reading_progress
+from diagnose.commands.progress import announce, reading_progress
 from diagnose.commands.prometheus import (
     DEFAULT_WINDOW_SECONDS,
     PrometheusOptions,
@@ -37,8 +38,21 @@ LIVE_WINDOW_SECONDS = 20.0
 NO_SUPPLEMENT = Supplement()
 
 
-@click.command("diagnose")
-@click.argument("sources", nargs=-1)
+@click.command(
+    "diagnose",
+    epilog="""\b
+Examples:
+  stallscope diagnose http://127.0.0.1:8000 --window 20s --log engine.log
+  kubectl logs deploy/vllm | stallscope diagnose -
+  stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
+  stallscope diagnose incident.rec --baseline good.rec -o incident.html
+  stallscope diagnose incident.rec --since 2m --until 150s
+  stallscope diagnose scrape1.prom scrape2.prom --interval 30s
+  stallscope diagnose http://127.0.0.1:8000 --pid 4242
+  stallscope diagnose rank0.trace.json.gz rank1.trace.json.gz
+  stallscope diagnose --prometheus http://prometheus:9090 --match 'job="llm"' --at 2026-11-30T04:11 --baseline-at 24h""",
+)
+@click.argument("sources", nargs=-1, shell_complete=complete_files)
 @click.option(
     "--window",
     "asked_window",
@@ -60,9 +74,15 @@ NO_SUPPLEMENT = Supplement()
     "--pid", type=Pid(), help="Of the server on this machine: look at its threads too (py-spy: stallscope[host])."
 )
 @prometheus_options
-@click.option("--baseline", multiple=True, help="A recording or other files of a good time. Repeatable.")
 @click.option(
-    "--log", "logs", multiple=True, help="An engine's log beside a live target; as a source, too. Repeatable."
+    "--baseline", type=click.Path(), multiple=True, help="A recording or other files of a good time. Repeatable."
+)
+@click.option(
+    "--log",
+    "logs",
+    type=click.Path(),
+    multiple=True,
+    help="An engine's log beside a live target; as a source, too. Repeatable.",
 )
 @click.option(
     "--setting", "stated", multiple=True, help="What the target does not say itself, as max_sequences=256. Repeatable."
@@ -126,17 +146,6 @@ def diagnose_command(
     SOURCES are any mix of what you have of one target: its URL (http://host:port), those of its replicas and of an exporter
     beside it, its log, a recording made by `stallscope record`, step records, a torch profiler's traces (one per rank), two or
     more scrapes of /metrics in time order. Files are recognised by what they hold, gzip or not; `-` is standard input.
-
-    \b
-    stallscope diagnose http://127.0.0.1:8000 --window 20s --log engine.log
-    kubectl logs deploy/vllm | stallscope diagnose -
-    stallscope diagnose incident.rec --baseline good.rec --slo itl_p99=200ms
-    stallscope diagnose incident.rec --baseline good.rec -o incident.html
-    stallscope diagnose incident.rec --since 2m --until 150s
-    stallscope diagnose scrape1.prom scrape2.prom --interval 30s
-    stallscope diagnose http://127.0.0.1:8000 --pid 4242
-    stallscope diagnose rank0.trace.json.gz rank1.trace.json.gz
-    stallscope diagnose --prometheus http://prometheus:9090 --match 'job="llm"' --at 2026-11-30T04:11 --baseline-at 24h
 
     Exit codes: 0 nothing wrong, 1 a cause is supported, 2 usage or target unreadable, 3 insufficient evidence,
     4 hard failure; 130 interrupted while watching, after a report of what was seen until then.
@@ -226,6 +235,7 @@ def _look_at_sources(asked: _Asked, *, quiet: bool) -> _Seen:
     good = _read(asked.baseline, asked.interval, None, quiet=quiet).observation() if asked.baseline else None
     beside = _read_beside(files, asked.within, quiet=quiet) if live or fleet.url is not None else None
     if fleet.url is not None:
+        announce(f"asking {fleet.url}", quiet=quiet)
         observation, of_good_time, arguments = ask_prometheus(fleet, asked.window or DEFAULT_WINDOW_SECONDS)
         if beside is not None:
             beside.add_to(observation)

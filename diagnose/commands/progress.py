@@ -30,3 +30,9 @@ def reading_progress(label: str, *, quiet: bool) -> Iterator[Callable[[float], N
         return
     with click.progressbar(length=1000, label=label, file=sys.stderr, width=24) as bar:
         yield lambda share: bar.update(round(1000 * share) - bar.pos)
+
+
+def announce(label: str, *, quiet: bool = False) -> None:
+    """For what takes seconds and has no measure: one line on a terminal, nothing elsewhere."""
+    if not quiet and sys.stderr.isatty():
+        click.echo(f"{label} ...", err=True)

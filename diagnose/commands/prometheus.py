@@ -14,6 +14,7 @@ import click
 from diagnose.commands.params import PastTime
 from diagnose.errors import SourceError
 from diagnose.observation import Observation
+from diagnose.secret_files import read_secret
 
 DEFAULT_WINDOW_SECONDS = 600.0
 TOKEN_VARIABLE = "STALLSCOPE_PROMETHEUS_TOKEN"  # noqa: S105 - the name of a variable
@@ -126,9 +127,9 @@ def _credentials(options: PrometheusOptions) -> dict[str, str]:
     if options.token_file is not None and options.basic_auth_file is not None:
         raise click.UsageError("--bearer-token-file and --basic-auth-file: one of them")
     if options.token_file is not None:
-        return _bearer(_secret("--bearer-token-file", options.token_file))
+        return _bearer(read_secret(options.token_file))
     if options.basic_auth_file is not None:
-        return _basic("--basic-auth-file", _secret("--basic-auth-file", options.basic_auth_file))
+        return _basic("--basic-auth-file", read_secret(options.basic_auth_file))
     if token := os.environ.get(TOKEN_VARIABLE):
         return _bearer(token.strip())
     if pair := os.environ.get(BASIC_AUTH_VARIABLE):
@@ -146,13 +147,3 @@ def _basic(where: str, pair: str) -> dict[str, str]:
     if ":" not in pair:
         raise SourceError(f"{where}: holds no USER:PASSWORD")
     return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
-
-
-def _secret(option: str, path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{option} {path}: {getattr(error, 'strerror', None) or 'is not text'}") from None
-    if not text:
-        raise SourceError(f"{option} {path}: is empty")
-    return text

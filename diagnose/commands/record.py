@@ -18,9 +18,17 @@ from diagnose.sources.log_follow import LogFollower
 from probes.recording import Entry, RecordingWriter
 
 
-@click.command("record")
+@click.command(
+    "record",
+    epilog="""\b
+Examples:
+  stallscope record http://127.0.0.1:8000 --for 30s -o good.rec
+  stallscope record http://127.0.0.1:8000 --for 10m -o incident.rec --log /var/log/engine.log""",
+)
 @click.argument("target")
-@click.option("--for", "seconds", type=Duration(), default="30s", show_default=True, help="How long to record.")
+@click.option(
+    "--for", "--window", "seconds", type=Duration(), default="30s", show_default=True, help="How long to record."
+)
 @click.option("--interval", type=Duration(), default="1s", show_default=True, help="Time between scrapes.")
 @click.option("--pid", type=Pid(), help="Of the server on this machine: record what its threads do as well.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The recording.")
@@ -43,10 +51,6 @@ def record_command(
 
     TARGET is any server with a Prometheus page at /metrics: what this version cannot judge, a later one may. Lines that a
     log gets meanwhile are kept beside the answers.
-
-    \b
-    stallscope record http://127.0.0.1:8000 --for 30s -o good.rec
-    stallscope record http://127.0.0.1:8000 --for 10m -o incident.rec --log /var/log/engine.log
 
     Whatever ends a recording, what was written before stays readable. Exit codes: 0 recorded, 2 target or file cannot be
     used and nothing was written, 3 the disk failed meanwhile, 4 the target went away meanwhile, 130 interrupted.

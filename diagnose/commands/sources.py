@@ -2,21 +2,27 @@
 
 import click
 
+from diagnose.commands.completion import complete_names
 from diagnose.dialects.answers import UNMETERED, Level, answer, reads_log
 from diagnose.dialects.base import TOPICS, Dialect
 from diagnose.dialects.registry import DIALECTS
 from diagnose.errors import SourceError
+from diagnose.nearest import nearest
 from diagnose.sources.readers import READERS
 
 
-@click.command("sources")
-@click.argument("engine", required=False)
+@click.command(
+    "sources",
+    epilog="""\b
+Examples:
+  stallscope sources
+  stallscope sources vllm""",
+)
+@click.argument("engine", required=False, shell_complete=complete_names(lambda: [d.name for d in DIALECTS]))
 def sources_command(engine: str | None) -> None:
     """List what each engine can and cannot answer; for ENGINE, from which metrics, and how to turn the missing parts on.
 
-    \b
-    stallscope sources
-    stallscope sources vllm
+    Exit codes: 0, 2 usage or no such engine.
     """
     if engine is None:
         _list_all()
@@ -26,7 +32,7 @@ def sources_command(engine: str | None) -> None:
         return
     known = {dialect.name: dialect for dialect in DIALECTS}
     if engine not in known:
-        raise SourceError(f"no engine {engine!r}; there are {', '.join([*known, *UNMETERED])}")
+        raise SourceError(f"no engine {engine!r}{nearest(engine, known)}; there are {', '.join([*known, *UNMETERED])}")
     _describe(known[engine])
 
 

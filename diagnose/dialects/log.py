@@ -65,7 +65,7 @@ class PeriodicLine:
 @dataclass(frozen=True, slots=True)
 class StepLine:
     """A line about one engine step. Groups of `pattern`: `ms` or `s`, and any of `prefill_requests`, `prefill_tokens`,
-    `decode_requests`, `scheduled` (requests of both kinds: without padding), `decode_tokens`, `device_ms`, `id`."""
+    `decode_requests`, `scheduled` (requests of both kinds: without padding), `decode_tokens`, `id`."""
 
     name: str
     marks: str

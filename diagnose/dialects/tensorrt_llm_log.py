@@ -13,7 +13,7 @@ TENSORRT_LLM_LOG = LogTable(
             marks="iter = ",
             pattern=re.compile(
                 r"iter = (?P<id>\d+),.*?(?:host_step_time = (?P<ms>[\d.]+) ?ms, prev_device_step_time = "
-                r"(?:(?P<device_ms>[\d.]+) ?ms|N/A|None)|elapsed_time = (?P<s>[\d.]+) ?s)"
+                r"(?:[\d.]+ ?ms|N/A|None)|elapsed_time = (?P<s>[\d.]+) ?s)"
                 r"(?:.*?num_scheduled_requests: (?P<scheduled>\d+))?"
                 r".*?states = \{[^}]*?'num_ctx_requests': (?P<prefill_requests>\d+), 'num_ctx_tokens': (?P<prefill_tokens>\d+), "
                 r"'num_generation_tokens': (?P<decode_requests>\d+)"

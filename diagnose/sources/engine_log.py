@@ -226,7 +226,7 @@ def _take_step(log: EngineLog, table: LogTable, text: str, now: float | None) ->
 
 def _counted(found: re.Match[str]) -> CountedStep:
     groups = found.groupdict()
-    tokens, device = groups.get("decode_tokens"), groups.get("device_ms")
+    tokens = groups.get("decode_tokens")
     prefill, decode = int(groups.get("prefill_requests") or 0), int(groups.get("decode_requests") or 0)
     if groups.get("scheduled"):
         decode = min(decode, max(0, int(groups["scheduled"]) - prefill))
@@ -236,7 +236,6 @@ def _counted(found: re.Match[str]) -> CountedStep:
         prefill_tokens=int(groups.get("prefill_tokens") or 0),
         decode_requests=decode,
         decode_tokens=int(tokens) if tokens else None,
-        device_seconds=float(device) / 1e3 if device else None,
     )
 
 

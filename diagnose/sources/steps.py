@@ -15,7 +15,6 @@ class CountedStep(NamedTuple):
     decode_requests: int = 0
     decode_tokens: int | None = None
     """None where the source does not count them beside the requests."""
-    device_seconds: float | None = None
 
     @property
     def extra(self) -> int:

@@ -1,36 +1,20 @@
-"""Kernel names as a profiler shows them -> classes of device work, for what runs inside a captured graph.
+"""Times of kernels as a profiler shows them -> time by class of device work, for what runs inside a captured graph."""
 
-First match wins. Only a forward pass runs inside a graph, so no name stands for sampling.
-"""
-
-import re
 from collections.abc import Callable, Iterable
 
 import torch
 
-from probes.records import DeviceTime, OpClass
+from probes.kernel_patterns import KernelClass, kernel_class, op_class
+from probes.records import DeviceTime, OpClass, StepKind
 
-_PATTERNS = [
-    (OpClass.KV_WRITE, r"^_write$|_write_|index_copy|indexCopy"),
-    (OpClass.ATTENTION_PREFILL, r"_prefill_tile"),
-    (OpClass.ATTENTION_DECODE, r"_decode_split|^_combine|flash|fmha|attn|attention"),
-    (OpClass.GEMM, r"gemm|gemv|cutlass|cublas|nvjet|splitk|wgmma|xmma|matmul|dot_kernel"),
-    (OpClass.COMM, r"nccl"),
-    (OpClass.COPY, r"^mem(cpy|set)"),
-    (
-        OpClass.NORM_ROPE_ACT,
-        r"rms|norm|silu|sigmoid|elementwise|vectorized|addcmul|catarray|mul|add|reduce|pow|rsqrt|index|gather|triton_",
-    ),
-]
-_COMPILED = [(op, re.compile(pattern, re.IGNORECASE)) for op, pattern in _PATTERNS]
+_POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.EMBEDDING)
+"""Only a forward pass of decode rows is captured: what is pointwise or gathers in it is norms, rotation or activation."""
 _ORDER = list(OpClass)
 
 
 def class_of(kernel: str) -> OpClass:
-    for op, pattern in _COMPILED:
-        if pattern.search(kernel):
-            return op
-    return OpClass.OTHER
+    kind = kernel_class(kernel)
+    return OpClass.NORM_ROPE_ACT if kind in _POINTWISE else op_class(kind, StepKind.DECODE)
 
 
 def classify(kernels: Iterable[tuple[str, float]]) -> DeviceTime:

@@ -19,17 +19,27 @@ from engine.server.options import (
     ServeOptions,
     parse_size,
 )
+from probes.extras import not_installed
 
 EXIT_CONFIG = 2
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(
+    context_settings={"show_default": True},
+    epilog="""\b
+Examples:
+  stallscope serve
+  stallscope serve --model smollm2 --port 8000 --max-batched-tokens 512 --max-sequences 64
+  stallscope serve --model /models/Qwen3-0.6B --admin-token-file token --record server.rec""",
+)
 @click.option(
     "--model", default="smollm2", help="smollm2, tiny, a GGUF file, or a directory with config and safetensors."
 )
 @click.option("--served-model-name", help="Name of the model in the API.  [default: the model's own]")
-@click.option("--host", default="127.0.0.1")
-@click.option("--port", type=int, default=8000, help="0 takes a free port; the ready line says which.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free port; the ready line says which."
+)
 @click.option("--max-batched-tokens", type=int, default=512, help="Token budget of a step, decodes included.")
 @click.option("--max-sequences", type=int, default=64, help="Requests that run at the same time.")
 @click.option("--block-size", type=int, default=16, help="Tokens per KV block.")
@@ -39,7 +49,7 @@ EXIT_CONFIG = 2
     "--memory-utilization", type=float, default=0.9, help="Share of --device-memory that is reserved at start."
 )
 @click.option("--max-model-len", type=int, help="Tokens of prompt and output.  [default: what model and pool can hold]")
-@click.option("--threads", type=int, help="Compute threads.  [default: torch's choice]")
+@click.option("--threads", type=click.IntRange(1), help="Compute threads.  [default: torch's choice]")
 @click.option("--device", type=click.Choice(DEVICES), default="auto", help="auto: a GPU if there is one.")
 @click.option("--dtype", default="auto", help="Of weights and KV. auto: float32 on the CPU, 16 bits on a GPU.")
 @click.option(
@@ -70,7 +80,9 @@ EXIT_CONFIG = 2
     "--remote-prefill-tokens", type=int, default=32, help="Uncached prompt tokens from which --prefill is asked."
 )
 @click.option(
-    "--admin-token-file", type=click.Path(path_type=Path), help="Turns the admin surface on; holds its token."
+    "--admin-token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Turns the admin surface on; holds its token.",
 )
 @click.option(
     "--record",
@@ -82,7 +94,7 @@ EXIT_CONFIG = 2
     help="Send metrics and request spans to this OTLP/HTTP receiver.  [default: OTEL_EXPORTER_OTLP_*]",
 )
 @click.option("--drain-timeout", type=float, default=10.0, help="Seconds that running requests get after SIGTERM.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Least weight of what is logged.")
 @click.option("--drill-fault", hidden=True)
 def serve(**values: Any) -> None:
     """Serve a model over an OpenAI-compatible API, every step of the engine on record.
@@ -102,7 +114,7 @@ def serve(**values: Any) -> None:
     except EngineError as error:
         _refuse(str(error))
     except ModuleNotFoundError as error:
-        _refuse(f"serving needs the engine extra: pip install 'stallscope[engine]' ({error})")
+        _refuse(not_installed(f"{error.name}, which serving needs,", "engine"))
     else:
         sys.exit(code)
 

@@ -9,18 +9,37 @@ from typing import NoReturn
 
 import click
 
+from diagnose.commands.completion import complete_names
 from diagnose.commands.output import check_writable, deliver
+from diagnose.nearest import nearest
 from diagnose.units import seconds
+from probes.extras import not_installed
 from runbooks.errors import DrillError, ExperimentError
 
 _BLIND_SECONDS = 60.0
 
 
-@click.command("drill")
-@click.argument("name", required=False)
+def _drill_names() -> list[str]:
+    from runbooks.drills.catalog import DRILLS
+
+    return list(DRILLS)
+
+
+@click.command(
+    "drill",
+    epilog="""\b
+Examples:
+  stallscope drill --list
+  stallscope drill prefill_interference
+  stallscope drill cache_thrashing --seed 3 -o thrash.rec
+  stallscope drill --blind --seed 7""",
+)
+@click.argument("name", required=False, shell_complete=complete_names(_drill_names))
 @click.option("--list", "lists", is_flag=True, help="The drills, what each does and which signal decides.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Varies arrivals and rates; picks a blind drill.")
-@click.option("--model", type=click.Choice(["tiny", "smollm2"]), default="tiny", show_default=True)
+@click.option(
+    "--model", type=click.Choice(["tiny", "smollm2"]), default="tiny", show_default=True, help="What is served."
+)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Engine threads.")
 @click.option("--blind", is_flag=True, help="Hide what is wrong, let you look, ask, then reveal.")
 @click.option(
@@ -33,12 +52,6 @@ def drill_command(
     name: str | None, lists: bool, seed: int, model: str, threads: int, blind: bool, output: Path | None
 ) -> NoReturn:
     """Start the engine, induce a known condition for real, and print the diagnosis beside the truth.
-
-    \b
-    stallscope drill --list
-    stallscope drill prefill_interference
-    stallscope drill cache_thrashing --seed 3 -o thrash.rec
-    stallscope drill --blind --seed 7
 
     Takes about half a minute on the tiny model, and leaves nothing running. Exit codes: 0 the diagnosis is right, 1 it is not,
     2 usage or the drill could not run, 3 the symptom did not show (the drill does not count), 130 interrupted.
@@ -56,7 +69,7 @@ def drill_command(
     if name is None:
         raise click.UsageError("name a drill, or --blind for one that you do not know; --list shows them")
     if name not in DRILLS:
-        raise click.UsageError(f"no drill {name!r}; one of {', '.join(DRILLS)}")
+        raise click.UsageError(f"no drill {name!r}{nearest(name, DRILLS)}; one of {', '.join(DRILLS)}")
     check_writable(output)
     for path in () if output is None else (output, _baseline_of(output)):
         if path.exists():  # before a minute of work, and never over an older recording
@@ -73,7 +86,7 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
     try:
         from runbooks.drills.run import DrillRun
     except ModuleNotFoundError as error:
-        raise DrillError(f"drills send load with {error.name}: pip install 'stallscope[lab]'") from None
+        raise DrillError(not_installed(f"{error.name}, which the load needs,", "lab")) from None
     from runbooks.drills.catalog import DRILLS
 
     drill = DRILLS[name]

@@ -47,8 +47,15 @@ class Plan:
     measure_seconds: float = 50.0
 
 
-@click.command("demo")
-@click.option("--model", default="smollm2", show_default=True, help="What `stallscope serve --model` takes.")
+@click.command(
+    "demo",
+    epilog="""\b
+Examples:
+  stallscope demo
+  stallscope demo --condition reservation
+  stallscope demo --model tiny --json""",
+)
+@click.option("--model", default="smollm2", show_default=True, help="A model, as for `stallscope serve`.")
 @click.option(
     "--condition",
     type=click.Choice(["interference", "reservation"]),

@@ -69,7 +69,13 @@ class EngineProcess:
         return self
 
     def _await_ready(self, process: subprocess.Popen[str]) -> None:
-        killer = threading.Timer(self._timeout, process.kill)
+        expired = threading.Event()
+
+        def give_up() -> None:
+            expired.set()
+            process.kill()
+
+        killer = threading.Timer(self._timeout, give_up)
         killer.start()
         try:
             assert process.stdout is not None
@@ -79,7 +85,9 @@ class EngineProcess:
                     return
         finally:
             killer.cancel()
-        raise DrillError(f"the engine did not get ready (exit code {process.wait()}): {self.log_tail()}")
+        code = process.wait()
+        why = f"within {self._timeout:g} s: a busy machine?" if expired.is_set() else f"(exit code {code})"
+        raise DrillError(f"the engine did not get ready {why} {self.log_tail()}")
 
     def log_tail(self, lines: int = 3) -> str:
         return " | ".join(self.log_path.read_text().strip().splitlines()[-lines:]) or "its log is empty"

@@ -10,12 +10,23 @@ import click
 from diagnose.commands.params import Duration, Slo
 from diagnose.errors import DiagnoseError
 from diagnose.hypotheses.registry import HYPOTHESES
+from probes.extras import not_installed
 from runbooks.admin import VERBS
 from runbooks.errors import ExperimentError
 from runbooks.experiments.metrics import METRICS
 
 
-@click.command("experiment")
+@click.command(
+    "experiment",
+    epilog="""\b
+Examples:
+  stallscope experiment http://127.0.0.1:8000 --knob max_batched_tokens=512,96 \\
+      --admin-token-file token --hypothesis prefill_interference --apply \\
+      --load rate=0.2,prompt=24,output=200 --load rate=0.12,prompt=260,output=2
+  stallscope experiment --arm-a http://a:8000 --arm-b http://b:8000 --load rate=2
+  stallscope experiment --launch-a 'vllm serve M --port {port} --max-num-batched-tokens 2048' \\
+      --launch-b 'vllm serve M --port {port} --max-num-batched-tokens 512' --load rate=2""",
+)
 @click.argument("target", required=False)
 @click.option("--knob", help="KNOB=VALUE_A,VALUE_B of the stallscope engine at TARGET: " + ", ".join(VERBS) + ".")
 @click.option("--admin-token-file", type=click.Path(dir_okay=False, path_type=Path), help="For --knob.")
@@ -70,7 +81,7 @@ from runbooks.experiments.metrics import METRICS
 @click.option(
     "--policy", type=click.Path(path_type=Path), help="TOML file whose [thresholds] override what counts as matched."
 )
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the order of blocks, and of the load.")
 @click.option(
     "--diagnosis",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -88,14 +99,6 @@ from runbooks.experiments.metrics import METRICS
 def experiment_command(**options: Any) -> NoReturn:
     """Compare two arms that differ in one thing, under the same open-loop load, in paired blocks of random order.
 
-    \b
-    stallscope experiment http://127.0.0.1:8000 --knob max_batched_tokens=512,96 \\
-        --admin-token-file token --hypothesis prefill_interference --apply \\
-        --load rate=0.2,prompt=24,output=200 --load rate=0.12,prompt=260,output=2
-    stallscope experiment --arm-a http://a:8000 --arm-b http://b:8000 --load rate=2
-    stallscope experiment --launch-a 'vllm serve M --port {port} --max-num-batched-tokens 2048' \\
-        --launch-b 'vllm serve M --port {port} --max-num-batched-tokens 512' --load rate=2
-
     Exit codes: 1 confirmed, 0 refuted or a noise floor, 3 nothing shown or not comparable, 2 usage or an arm that cannot be
     set up, 4 an arm crashed, 130 interrupted; the last two after a report of the completed pairs.
     """
@@ -104,7 +107,8 @@ def experiment_command(**options: Any) -> NoReturn:
     try:
         from runbooks.experiments.settings import Settings
     except ModuleNotFoundError as error:
-        click.echo(f"stallscope experiment: the load needs {error.name}: pip install 'stallscope[lab]'", err=True)
+        missing = not_installed(f"{error.name}, which the load needs,", "lab")
+        click.echo(f"stallscope experiment: {missing}", err=True)
         sys.exit(2)
     try:
         sys.exit(Settings(**options).run())

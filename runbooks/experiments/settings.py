@@ -17,6 +17,7 @@ from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.errors import DiagnoseError
 from diagnose.observation import observe
 from diagnose.policy import DEFAULT_POLICY
+from diagnose.secret_files import read_token
 from diagnose.slo import Objective
 from diagnose.sources.http import Endpoint
 from diagnose.sources.live import first_page
@@ -117,7 +118,7 @@ class Settings:
         policy = DEFAULT_POLICY if self.policy is None else read_policy(self.policy)
         key = None
         if self.key_file is not None:
-            key = f"Bearer {_read_secret(self.key_file)}"
+            key = f"Bearer {read_token(self.key_file)}"
         return Plan(looks, self.block, self.washout, self.drain, self.seed, self.objectives, policy, self.model, key)
 
     def _workload(self) -> Workload:
@@ -150,7 +151,7 @@ class Settings:
         parts = values.split(",")
         if not equals or len(parts) != 2:
             raise ExperimentError(f"--knob {knob!r}: write NAME=VALUE_A,VALUE_B")
-        token = "" if self.admin_token_file is None else _read_secret(self.admin_token_file)
+        token = "" if self.admin_token_file is None else read_token(self.admin_token_file)
         if self.apply and not token:
             raise ExperimentError("--knob with --apply needs --admin-token-file: the file that the server was given")
         return KnobArms(_url(target), name, (parts[0], parts[1]), token)
@@ -246,16 +247,6 @@ def _url(text: str) -> str:
         return Endpoint(text).url
     except DiagnoseError as error:
         raise ExperimentError(str(error)) from None
-
-
-def _read_secret(path: Path) -> str:
-    try:
-        secret = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{path}: cannot be read: {error}") from None
-    if not secret or not secret.isascii() or not secret.isprintable():
-        raise ExperimentError(f"{path}: holds no token of printable ASCII")
-    return secret
 
 
 def _configuration(url: str) -> Window | None:

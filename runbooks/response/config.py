@@ -9,8 +9,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from diagnose.errors import DiagnoseError
+from diagnose.errors import DiagnoseError, SourceError
 from diagnose.hypotheses.registry import HYPOTHESES
+from diagnose.secret_files import read_token
 from diagnose.slo import Objective, parse_slo
 from diagnose.units import parse_duration, printable
 from runbooks.errors import ConfigError
@@ -125,14 +126,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
     def secret(self, name: str) -> str:
         """Raises ConfigError that never shows what the file holds."""
-        path = self.path(name)
         try:
-            text = path.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read as a token: {type(error).__name__}") from None
-        if not text or any(char.isspace() for char in text):
-            raise ConfigError(f"{path}: must hold one word, the token")
-        return text
+            return read_token(self.path(name))
+        except SourceError as error:
+            raise ConfigError(str(error)) from None
 
 
 def _matches(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:

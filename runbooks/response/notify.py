@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import urllib3
 
 from diagnose.units import printable
+from probes.extras import not_installed
 from runbooks.errors import ConfigError
 from runbooks.response.config import Notifier
 
@@ -52,7 +53,7 @@ def _apprise(url: str) -> Send:
     try:
         import apprise
     except ModuleNotFoundError:
-        raise ConfigError("notify: kind 'apprise' needs the extra: pip install 'stallscope[notify]'") from None
+        raise ConfigError(f"notify: {not_installed('apprise', 'notify')}") from None
     channel = apprise.Apprise()
     if not channel.add(url):
         raise ConfigError("notify: apprise does not know this kind of url")

@@ -101,7 +101,7 @@ def test_live_targets_that_cannot_be_read(stallscope):
         (["diagnose", "x", "--no-such-option"], "No such option"),
         (["record", "http://h:1"], "Missing option '-o'"),
         (["record", "http://h:1", "-o", "."], "is a directory"),
-        (["no-such-command"], "No such command"),
+        (["no-such-command"], "no command 'no-such-command'"),
     ],
 )
 def test_usage_errors_say_what_would_be_right(stallscope, arguments, expected):

@@ -291,7 +291,6 @@ def test_graph_sizes_cover_every_batch_with_little_padding(maximum):
         ("_write", OpClass.KV_WRITE),
         ("_decode_split", OpClass.ATTENTION_DECODE),
         ("_combine", OpClass.ATTENTION_DECODE),
-        ("_prefill_tile", OpClass.ATTENTION_PREFILL),
         ("void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128>>", OpClass.ATTENTION_DECODE),
         ("nvjet_tst_64x8_64x16_1x2_h_bz_TNT", OpClass.GEMM),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64", OpClass.GEMM),

@@ -1,5 +1,6 @@
 """An engine of somebody else with our probes: the documented example as it stands, and what each call makes of it."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -235,3 +236,11 @@ def test_the_documented_example_runs_and_is_diagnosed(tmp_path):
         engine.wait()
         if engine.stdout is not None:
             engine.stdout.close()
+
+
+def test_without_the_extra_the_import_says_what_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    for module in ("probes.prometheus", "probes.embed_server"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'stallscope\[embed\]'"):
+        importlib.import_module("probes.embed_server")

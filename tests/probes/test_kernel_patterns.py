@@ -1,4 +1,4 @@
-"""Kernel names of vLLM, SGLang, FlashInfer, TensorRT-LLM and cuBLAS, each with the class it must fall into."""
+"""Kernel names of vLLM, SGLang, FlashInfer, TensorRT-LLM, cuBLAS and our own engine, each with the class it must fall into."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ CASES = [line.split("\t") for line in NAMES.read_text(encoding="utf-8").splitlin
 
 
 def test_there_are_all_cases():
-    assert len(CASES) == 70
+    assert len(CASES) == 74
 
 
 @pytest.mark.parametrize(("name", "expected"), CASES, ids=[name[:48] for name, _ in CASES])

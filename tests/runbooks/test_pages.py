@@ -3,11 +3,11 @@
 import click
 import pytest
 
-from diagnose.cli import COMMANDS, stallscope
 from diagnose.hypotheses.registry import HYPOTHESES
 from runbooks.alerts.rules import alert_names
 from runbooks.errors import Refused
 from runbooks.pages import HEADINGS, MAX_LINES, page_names, read_page
+from tests.commands import parse
 
 NO_ALERT = "DeviceMemoryHigh"
 
@@ -23,21 +23,6 @@ def test_a_page_is_short_and_has_the_four_headings(name):
     assert len(lines) < MAX_LINES
     assert lines[0] == f"# {name}"
     assert [line.removeprefix("## ") for line in lines if line.startswith("## ")] == list(HEADINGS)
-
-
-def parse(words: list[str]) -> None:
-    """As the command would, up to running it. Raises ClickException."""
-    assert words[0] in COMMANDS, words
-    command: click.Command = stallscope
-    context = click.Context(command, info_name="stallscope")
-    while isinstance(command, click.Group):
-        found = command.get_command(context, words[0])
-        assert found is not None, words
-        command, words = found, words[1:]
-        if not isinstance(command, click.Group):
-            command.make_context(str(command.name), list(words), parent=context)
-        else:
-            context = click.Context(command, parent=context)
 
 
 @pytest.mark.parametrize("name", page_names())
