@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ class Instance:
         core = EngineCore(self.scheduler, device, self.recorder, lock, frozenset())
         self.engine = EngineThread(core, lock, self.recorder, EngineFacts("e", {}, None, 0.0, {}))
 
-    def ask(self, prompt: list[int] = PROMPT, name: str = "r", **params: int) -> tuple[Request, CollectingSink]:
+    def ask(self, prompt: list[int] = PROMPT, name: str = "r", **params: Any) -> tuple[Request, CollectingSink]:
         request = Request(name, prompt, SamplingParams(**({"max_tokens": 6} | params)), time.perf_counter_ns())
         sink = CollectingSink()
         self.engine.submit(request, sink)
@@ -126,7 +127,7 @@ def make_decode_side(instance: Instance, url: str, timeout: float = 30.0, channe
 
 @contextmanager
 def two(
-    first: Instance | None = None, *, timeout: float = 30.0, channel: Channel | None = None, **prefill: object
+    first: Instance | None = None, *, timeout: float = 30.0, channel: Channel | None = None, **prefill: Any
 ) -> Iterator[tuple[Instance, Instance, DecodeSide]]:
     """Prefill and decode instance; chunks of 32 tokens."""
     first, second = first or Instance(budget=32), Instance()

@@ -1,5 +1,7 @@
 """Prompts that a prefill instance computes: nothing decodes before its KV is here, and nothing is held meanwhile."""
 
+from typing import Any
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -24,7 +26,7 @@ def make_world(prefix_index: str = "hash_chain", kv_blocks: int = 40, enabled: b
     )
 
 
-def begin(world: World, prompt: list[int] = PROMPT, **asked: int) -> Request:
+def begin(world: World, prompt: list[int] = PROMPT, **asked: Any) -> Request:
     world.add_remote(prompt, **({"max_tokens": 3} | asked))
     return world.accepted[-1]
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -138,10 +139,10 @@ def under_strace(folder: Path, life: Callable[[], None], call: str, what: str) -
     return code
 
 
-def attempt(number: int, where: str, first_life: Callable[[Path], int]) -> dict[str, Any]:
+def attempt(number: int, where: str, first_life: Callable[[Path, int], int]) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="stallscope-crash-"))
     try:
-        first = first_life(folder)
+        first = first_life(folder, number)
         second = ended(in_child(lambda: live(folder, Journal))) if first else 0
         journal = Journal(folder / "runbooks.db")
         incidents = journal.incidents(10)
@@ -164,22 +165,22 @@ def attempt(number: int, where: str, first_life: Callable[[Path], int]) -> dict[
 def sweep(where: str, first_life: Callable[[Path, int], int]) -> None:
     """n = 1 until a life ends untouched."""
     for number in count(1):
-        result = attempt(number, where, lambda folder, n=number: first_life(folder, n))
+        result = attempt(number, where, first_life)
         print(json.dumps(result), flush=True)
         if result["first"] == 0:
             return
 
 
-def at_write(folder: Path, number: int, when: str) -> int:
+def at_write(when: str, folder: Path, number: int) -> int:
     DyingJournal.deaths, DyingJournal.when = number, when
     return ended(in_child(lambda: live(folder, DyingJournal)))
 
 
-def at_call(folder: Path, number: int, call: str) -> int:
+def at_call(call: str, folder: Path, number: int) -> int:
     return under_strace(folder, lambda: live(folder, Journal), call, f"signal=SIGKILL:when={number}")
 
 
-def while_failing(folder: Path, call: str, error: str, number: int) -> int:
+def while_failing(call: str, error: str, folder: Path, number: int) -> int:
     """Six calls in a row fail, from the `number`-th on."""
     return under_strace(folder, lambda: persist(folder), call, f"error={error}:when={number}..{number + 5}")
 
@@ -188,7 +189,7 @@ def sweep_failures(call: str, error: str) -> None:
     """Windows that overlap, until two lives have met no failure."""
     untouched = 0
     for number in count(1, 4):
-        result = attempt(number, call, lambda folder, n=number: while_failing(folder, call, error, n))
+        result = attempt(number, call, partial(while_failing, call, error))
         print(json.dumps(result), flush=True)
         untouched = untouched + 1 if result["failures"] == 0 else 0
         if untouched == 2:
@@ -201,7 +202,7 @@ if __name__ == "__main__":
         sweep_failures(*words)
     elif what == "calls":
         for name in words:
-            sweep(name, lambda folder, number, call=name: at_call(folder, number, call))
+            sweep(name, partial(at_call, name))
     else:
         for moment in ("before", "after"):
-            sweep(moment, lambda folder, number, when=moment: at_write(folder, number, when))
+            sweep(moment, partial(at_write, moment))

@@ -51,7 +51,7 @@ def carry(scene: Scene, tracing: Tracing, number: int) -> None:
 
 def test_a_run_is_a_span_and_its_steps_are_its_children(tmp_path, admin):
     with receiving() as receiver:
-        here, lines = make_scene(tmp_path, admin.url, [slow(400), better(80)]), []
+        here, lines = make_scene(tmp_path, admin.url, [slow(400), better(80)]), list[str]()
         tracing = traced(here, receiver.url, lines)
         (number,) = here.receive(alert())
         carry(here, tracing, number)
@@ -133,7 +133,7 @@ def test_a_receiver_in_trouble_costs_the_spans_and_not_the_run(tmp_path, admin, 
         if trouble == "it hangs":
             receiver.let_go.clear()
         url = "http://127.0.0.1:1" if trouble == "nobody listens" else receiver.url
-        here, lines = make_scene(tmp_path, admin.url, [slow(400), better(80)]), []
+        here, lines = make_scene(tmp_path, admin.url, [slow(400), better(80)]), list[str]()
         tracing = traced(here, url, lines)
         (number,) = here.receive(alert())
         carry(here, tracing, number)
@@ -161,7 +161,7 @@ def test_incidents_that_wait_for_a_hung_receiver_are_bounded(tmp_path, admin, mo
         def close(self):
             """Nothing."""
 
-    here, lines = make_scene(tmp_path, admin.url, [better()]), []
+    here, lines = make_scene(tmp_path, admin.url, [better()]), list[str]()
     (number,) = here.receive(alert())
     tracing = Tracing(Hung(), here.journal, here.clock, lines.append)
     tracing.send(number)
