@@ -39,6 +39,8 @@ TESTS = (
     "test_host_evidence.py",
     "test_causes_and_consequences.py",
     "test_log_only.py",
+    "test_profiles.py",
+    "test_rule_boundaries.py",
     "test_commands_for.py",
     "test_disaggregation.py",
 )
