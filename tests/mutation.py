@@ -27,6 +27,7 @@ from tests.mutation_run import NAMES, OUTCOMES
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = "diagnose/hypotheses"
+SEED = 1
 COPIED = (
     "diagnose",
     "probes",
@@ -51,6 +52,10 @@ TESTS = (
     "test_host_evidence.py",
     "test_causes_and_consequences.py",
     "test_log_only.py",
+    "test_profiles.py",
+    "test_rule_boundaries.py",
+    "test_commands_for.py",
+    "test_disaggregation.py",
 )
 _MUTANT = re.compile(r"^(?P<function>.+)__mutmut_(?P<number>orig|\d+)$")
 
@@ -90,8 +95,8 @@ def _meaning(node: ast.FunctionDef) -> str:
     return ast.dump(_WithoutWords().visit(node))
 
 
-def _prepare(work: Path) -> dict[str, list[str]]:
-    """Rule -> names of the mutants of its conditions, which `work` holds afterwards."""
+def _prepare(work: Path) -> list[str]:
+    """Names of the mutants of conditions, in order. `work` holds the rules with the mutants in place, and the tests of now."""
     made = work / "mutants.json"
     for name in COPIED if not made.exists() else ("tests",):
         source = ROOT / name
@@ -101,50 +106,40 @@ def _prepare(work: Path) -> dict[str, list[str]]:
         else:
             shutil.copy(source, work / name)
     if not made.exists():
-        made.write_text(json.dumps(_mutate(work)), encoding="utf-8")
-    names: dict[str, list[str]] = json.loads(made.read_text(encoding="utf-8"))
+        made.write_text(json.dumps(_mutate(work), indent=0), encoding="utf-8")
+    names: list[str] = json.loads(made.read_text(encoding="utf-8"))
     return names
 
 
-def _mutate(work: Path) -> dict[str, list[str]]:
-    """Writes every rule with its mutants in place."""
+def _mutate(work: Path) -> list[str]:
     (work / "setup.cfg").write_text(f"[mutmut]\nsource_paths={RULES}/\n", encoding="utf-8")
-    names: dict[str, list[str]] = {}
+    names: list[str] = []
     with chdir(work):
         for path in sorted(Path(RULES).glob("*.py")):
             mutated = mutate_file_contents(str(path), path.read_text(encoding="utf-8")).code
             path.write_text(mutated, encoding="utf-8")
-            found = [f"{RULES.replace('/', '.')}.{path.stem}.{name}" for name in condition_mutants(mutated)]
-            if found:
-                names[path.stem] = found
-    return names
+            names += [f"{RULES.replace('/', '.')}.{path.stem}.{name}" for name in condition_mutants(mutated)]
+    return sorted(names)
 
 
-def _run(work: Path, names: dict[str, list[str]]) -> dict[str, str]:
-    """Mutant -> outcome."""
+def _run(work: Path, chosen: list[str]) -> dict[str, str]:
+    """Mutant -> outcome. Stopped with Ctrl-C, of those that were run: the first ones of a sample are a sample."""
     todo, outcomes = work / "names", work / "outcomes"
     outcomes.unlink(missing_ok=True)
-    todo.write_text("\n".join(name for found in names.values() for name in found), encoding="utf-8")
+    todo.write_text("\n".join(chosen), encoding="utf-8")
     tests = [f"tests/diagnose/{name}" for name in TESTS]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutation_run", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": ".", NAMES: str(todo), OUTCOMES: str(outcomes)}
-    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+    said = ""
+    try:
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+    except KeyboardInterrupt:
+        said = "interrupted"
     if not outcomes.exists():
-        sys.exit(f"no mutant was run:\n{(done.stdout + done.stderr)[-3000:]}")
+        sys.exit(f"no mutant was run:\n{said[-3000:]}")
     lines = (line.split() for line in outcomes.read_text(encoding="utf-8").splitlines())
     return {name: outcome for outcome, name in lines}
-
-
-def _sample(names: dict[str, list[str]], size: int | None) -> dict[str, list[str]]:
-    """The same ones on every run."""
-    every = sorted(name for found in names.values() for name in found)
-    if size is None or size >= len(every):
-        return names
-    return _only(names, set(Random(1).sample(every, size)))
-
-
-def _only(names: dict[str, list[str]], wanted: set[str]) -> dict[str, list[str]]:
-    return {rule: kept for rule, found in names.items() if (kept := [name for name in found if name in wanted])}
 
 
 def main() -> None:
@@ -156,26 +151,27 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
-        names = _prepare(work)
-        print(f"{sum(map(len, names.values()))} mutants of conditions", flush=True)
-        names = _sample(names, options.sample)
+        every = _prepare(work)
+        print(f"{len(every)} mutants of conditions", flush=True)
+        chosen = every if options.sample is None else Random(SEED).sample(every, min(options.sample, len(every)))
         if options.only is not None:
-            names = _only(names, set(options.only.read_text(encoding="utf-8").split()))
-        report(names, _run(work, names))
+            wanted = set(options.only.read_text(encoding="utf-8").split())
+            chosen = [name for name in every if name in wanted]
+        report(_run(work, chosen))
 
 
-def report(names: dict[str, list[str]], outcomes: dict[str, str]) -> None:
+def report(outcomes: dict[str, str]) -> None:
     """A line per rule, and the mutants that no test noticed."""
-    total: Counter[str] = Counter()
-    for rule, mutants in names.items():
-        counts = Counter(outcomes.get(name, "not run") for name in mutants)
-        total += counts
-        print(f"{rule:24} {counts['noticed']:4} of {len(mutants):4} noticed")
-    print(f"{'all':24} {total['noticed']:4} of {total.total():4} noticed ({total['noticed'] / total.total():.1%})")
-    for mutants in names.values():
-        for name in mutants:
-            if outcomes.get(name) != "noticed":
-                print(f"{outcomes.get(name, 'not run')}: {name}")
+    total: dict[str, Counter[str]] = {}
+    for name, outcome in outcomes.items():
+        total.setdefault(name.split(".")[-2], Counter())[outcome] += 1
+    for rule, counts in sorted(total.items()):
+        print(f"{rule:24} {counts['noticed']:4} of {counts.total():4} noticed")
+    noticed = sum(outcome == "noticed" for outcome in outcomes.values())
+    print(f"{'all':24} {noticed:4} of {len(outcomes):4} noticed ({noticed / len(outcomes):.1%})")
+    for name, outcome in sorted(outcomes.items()):
+        if outcome != "noticed":
+            print(f"{outcome}: {name}")
 
 
 if __name__ == "__main__":

@@ -51,17 +51,17 @@ class PreemptionStorm(Hypothesis):
             unit="preemptions",
             source=source,
         )
+        frequent = finished is not None and preemptions >= policy.storm_preemptions_per_request * max(1.0, finished)
         share = None
         if recomputed is not None and prefill is not None and recomputed + prefill > 0:
             share = recomputed / (recomputed + prefill)
             argument.say(
-                Stance.FOR if share >= policy.storm_recompute_share else Stance.AGAINST,
+                Stance.FOR if share >= policy.storm_recompute_share else Stance.CONTEXT if frequent else Stance.AGAINST,
                 f"{percent(share)} of the computed prompt tokens are recompute",
                 value=share,
                 unit="share",
                 source=signals.counters["tokens_recompute"].source,
             )
-        frequent = finished is not None and preemptions >= policy.storm_preemptions_per_request * max(1.0, finished)
         if frequent or (share is not None and share >= policy.storm_recompute_share):
             return argument.conclude(Verdict.SUPPORTED, part)
         if finished is None and self._in_turn(case, argument):
