@@ -81,16 +81,22 @@ def sources_page() -> str:
         "",
         _MADE.format(source="the tables in diagnose/dialects/"),
         "",
-        "`stallscope diagnose` takes any mix of evidence of one target, and says what it took each for: URLs (the engine's, and "
-        "those of exporters beside it), and files that are recognised by what they hold, gzip or not, `-` for standard input:",
+        "`stallscope diagnose` takes any mix of evidence of one target, and says what it took each for: URLs (the engine's, "
+        "those of its replicas, and those of exporters beside it), and files that are recognised by what they hold, gzip or "
+        "not, `-` for standard input:",
         "",
         *(f"- {reader.kind}" for reader in READERS),
         "",
         "Logs are streamed, whatever their size. What surrounds an engine's line is taken off: a container runtime (docker, CRI, "
-        "`kubectl logs --timestamps`, compose), a journal (text or JSON), ANSI colours, prefixes of processes and ranks; lines "
-        "that a terminal has cut are put together. `--since` and `--until` choose a time, `--log FILE` puts a log beside a URL, "
-        "and `--setting max_sequences=256` states what nothing on the target does. Several sources of one signal: the first of "
-        "the table gives it, and the report says so where they disagree.",
+        "`kubectl logs --timestamps --prefix`, compose, stern), a journal (text or JSON), ANSI colours, prefixes of processes "
+        "and ranks; lines that a terminal has cut are put together. `--since` and `--until` choose a time, `--log FILE` puts a "
+        "log beside a URL, and `--setting max_sequences=256` states what nothing on the target does. Several sources of one "
+        "signal: the first of the table gives it, and the report says so where they disagree.",
+        "",
+        "Several replicas of one service, as several URLs, as the ranks or pods of one log, or behind one selector of a "
+        "Prometheus, are reported each for itself and as a whole: amounts add up, of shares the highest counts, and uneven load "
+        "is a cause of its own (`replica_imbalance`). Step records, traces and stacks are of one process each: give its URL "
+        "alone for them.",
         "",
         "What each engine's own metrics answer, as they are or by default. *part*: some of it, or late, or a bound only. "
         "`stallscope sources ENGINE` prints one engine's.",

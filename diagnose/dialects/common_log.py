@@ -1,4 +1,5 @@
-"""Lines that mean the same in any engine's log: the runtime's own (allocator, collectives, interpreter, kernel)."""
+"""Lines that mean the same in any engine's log: the runtime's own (allocator, collectives, interpreter, kernel), and what
+Kubernetes says of a container that it ended."""
 
 import re
 
@@ -14,6 +15,8 @@ COMMON_LOG = LogTable(
         EventLine("out_of_memory", "CUBLAS_STATUS_ALLOC_FAILED"),
         EventLine("out_of_memory", "cudaErrorMemoryAllocation"),
         EventLine("out_of_memory", "Out of memory: Killed process"),
+        EventLine("out_of_memory", "out of memory: Killed process"),
+        EventLine("out_of_memory", "OOMKilled"),
         EventLine("collective_timeout", "Watchdog caught collective operation timeout"),
         EventLine("out_of_memory", "trying to allocate", re.compile(r"trying to allocate \d+ bytes \(free: \d+")),
         EventLine("collective_timeout", "Some NCCL operations have failed or timed out"),

@@ -149,7 +149,10 @@ def _read_bench(content: Content) -> Reading:
     found = read_bench(content.name, content.text())
     if found is None:
         raise SourceError(f"{content.name}: a benchmark result without a latency in it")
-    return Reading(others=[found])
+    # A terminal in which a server and its load ran holds both.
+    log = _read_log(content) if _is_log(content) else Reading()
+    log.others.insert(0, found)
+    return log
 
 
 def _is_nvidia_smi(content: Content) -> bool:
@@ -208,6 +211,9 @@ def _is_log(content: Content) -> bool:
 
     text = content.head_text.lstrip()
     if b"\x00" in content.head or _TABLE.match(text):
+        return False
+    whole = parse_json(text) if text.startswith("{") else None
+    if whole is not None and message_of(whole) is None:
         return False
     if _ENTRIES.match(text):
         return looks_like_log("\n".join(_entries(content)))

@@ -330,3 +330,53 @@ def test_the_exports_of_genai_perf(paste, text):
     gauges = paste(text).case.signals.gauges
     assert gauges["client_ttft_mean"].last == 1.5
     assert (gauges["client_ttft_p99"].last, gauges["client_itl_p99"].last) == (2.9, 0.014)
+
+
+BENCH = (
+    "============ Serving Benchmark Result ============\nBenchmark duration (s): 10.0\nMean TTFT (ms): 100.0\n"
+    "P99 TTFT (ms): 200.0\n==================================================\n"
+)
+
+
+def test_a_terminal_with_a_server_and_its_benchmark_holds_both(paste):
+    signals = paste("\n".join(LINES) + "\n" + BENCH).case.signals
+    assert signals.gauges["client_ttft_p99"].last == 0.2
+    assert signals.gauges["running"].last == 5
+
+
+DESCRIBED = """\
+Name:             vllm-0
+    State:          Waiting
+      Reason:       CrashLoopBackOff
+    Last State:     Terminated
+      Reason:       OOMKilled
+      Exit Code:    137
+    Restart Count:  5
+"""
+EVENT = "5m   Warning   OOMKilling   node/a   Memory cgroup out of memory: Killed process 1 (python) total-vm:1kB\n"
+
+
+@pytest.mark.parametrize("text", [DESCRIBED, EVENT])
+def test_what_kubernetes_says_of_a_container_that_it_killed(paste, text):
+    diagnosis = paste(text)
+    assert diagnosis.primary == "hard_failure"
+    assert "out_of_memory" in texts(diagnosis, "hard_failure")
+
+
+def test_a_list_of_models_is_no_log(paste):
+    models = {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 4096}]}
+    assert "JSON of no kind" in refusal(paste, json.dumps(models))
+
+
+QUOTES = {
+    "a mail": "> {}",
+    "a chat": "\u2022 {}",
+    "line numbers": "     7\t{}",
+    "grep -n": "7:{}",
+    "a collector's labels": '2026-11-03T07:00:00Z {{pod="a"}} {}',
+}
+
+
+@pytest.mark.parametrize("quote", QUOTES.values(), ids=QUOTES)
+def test_lines_that_were_quoted(paste, quote):
+    assert paste("\n".join(quote.format(line) for line in LINES)).case.signals.gauges["running"].values == (5, 5, 5, 5)
