@@ -137,7 +137,7 @@ class DecodeSide:
             if fetch is not None:
                 fetch.is_cancelled = True
                 if fetch.connection is not None:
-                    fetch.connection.close()
+                    fetch.connection.interrupt()
 
     # The threads.
 
@@ -248,7 +248,7 @@ class DecodeSide:
         with self._lock:
             fetch.connection = connection
             if fetch.is_cancelled:
-                connection.close()
+                connection.interrupt()
         return connection
 
     def _look_up(self) -> PeerAddress:

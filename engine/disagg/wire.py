@@ -90,7 +90,7 @@ class TransferFailed(Exception):
 
 
 class Connection:
-    """Blocking, for one thread; `close` may be called from any. Nothing waits beyond `deadline` (time.monotonic)."""
+    """Blocking, for one thread; `interrupt` may be called from any. Nothing waits beyond `deadline` (time.monotonic)."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -140,10 +140,13 @@ class Connection:
         except OSError:
             return True
 
-    def close(self) -> None:
-        """Idempotent. Wakes a thread that waits for this connection."""
+    def interrupt(self) -> None:
+        """Ends the connection and with it the wait of its thread, which closes it."""
         with suppress(OSError):  # not connected any more
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Idempotent."""
         self._socket.close()
 
     def _exactly(self, size: int) -> bytearray:

@@ -148,7 +148,7 @@ def test_a_client_that_leaves_during_a_transfer_leaves_nothing_behind():
 def test_a_decode_instance_starts_before_its_prefill_instance(alone):
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         nobody = f"http://127.0.0.1:{reserved.getsockname()[1]}"
-    with serving(*SMALL, "--role", "decode", "--prefill", nobody) as decode:
+    with serving(*SMALL, "--role", "decode", "--prefill", nobody, seconds_to_ready=240) as decode:
         assert text_of(complete(decode, PROMPTS[2])) == text_of(complete(alone, PROMPTS[2]))
         assert metrics(decode)['kv_transfer_failures_total{kind="unreachable"}'] == 1
 
@@ -163,7 +163,7 @@ def test_a_decode_instance_starts_before_its_prefill_instance(alone):
 )
 def test_an_instance_whose_kv_does_not_fit_is_refused_at_start(two: Pair, options, says):
     command = [*COMMAND, "--port", "0", *SMALL, *options, "--role", "decode", "--prefill", two.prefill.url]
-    result = subprocess.run(command, cwd=ROOT, env=command_environment(), capture_output=True, text=True, timeout=90)
+    result = subprocess.run(command, cwd=ROOT, env=command_environment(), capture_output=True, text=True, timeout=240)
     assert result.returncode == 2
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith(f"error: --prefill {two.prefill.url}: KV of this instance cannot serve that one; ")
@@ -172,7 +172,7 @@ def test_an_instance_whose_kv_does_not_fit_is_refused_at_start(two: Pair, option
 
 def test_an_ordinary_server_is_no_prefill_instance(alone):
     command = [*COMMAND, "--port", "0", *SMALL, "--role", "decode", "--prefill", alone.url]
-    result = subprocess.run(command, cwd=ROOT, env=command_environment(), capture_output=True, text=True, timeout=90)
+    result = subprocess.run(command, cwd=ROOT, env=command_environment(), capture_output=True, text=True, timeout=240)
     assert result.returncode == 2
     assert "is no prefill instance: /disaggregation answers 404" in result.stderr.splitlines()[-1]
 

@@ -26,7 +26,7 @@ def ends() -> Iterator[Ends]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         here = socket.create_connection(listener.getsockname())
         there, _ = listener.accept()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 250
     with closing(Connection(here, deadline)) as first, closing(Connection(there, deadline)) as second:
         yield first, second
 

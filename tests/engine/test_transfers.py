@@ -186,7 +186,7 @@ class TransferMachine(SchedulerMachine):
 
 TestTransfers = TransferMachine.TestCase
 TestTransfers.settings = settings(
-    max_examples=100,
+    max_examples=60,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
