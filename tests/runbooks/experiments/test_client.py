@@ -110,7 +110,7 @@ def test_conditions_of_the_window():
     assert found.arrivals_per_second == pytest.approx(3 / 8)
     assert found.answers == (Answer(100, 1, 50), Answer(300, 1, 0), None)
     means = lengths([answer for answer in found.answers if answer is not None])
-    assert means == Lengths(200, 1, pytest.approx(50 / 400))
+    assert means == Lengths(prompt=200, output=1, hit_rate=50 / 400)
     assert lengths([]) is None
     assert found.error_rate == pytest.approx(1 / 3)
     block = make_block(0, "A", traffic, (2.0, 10.0), (), 1000.0)
