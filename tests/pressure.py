@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 MOST = 60.0
-"""Per cent of the last minute in which something waited for a core; a test of ours alone, on two cores, makes about half of it."""
+"""Per cent of the last minute in which something waited for a core."""
 
 
 def cpu_pressure(path: Path = Path("/proc/pressure/cpu")) -> float | None:
