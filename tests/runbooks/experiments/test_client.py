@@ -1,7 +1,6 @@
 """What the client stamps: open loop, from when a request was due, with its own delay beside it."""
 
 import asyncio
-from dataclasses import astuple
 from itertools import pairwise
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from diagnose.slo import parse_slo
 from runbooks.errors import ExperimentError
 from runbooks.experiments.client import Client, Stream, Traffic, first_model
-from runbooks.experiments.figures import Answer, conditions, lengths, make_block, measure
+from runbooks.experiments.figures import Answer, Lengths, conditions, lengths, make_block, measure
 from runbooks.experiments.workload import Arrival
 from tests.runbooks.experiments.fake_server import FakeServer
 
@@ -111,8 +110,7 @@ def test_conditions_of_the_window():
     assert found.arrivals_per_second == pytest.approx(3 / 8)
     assert found.answers == (Answer(100, 1, 50), Answer(300, 1, 0), None)
     means = lengths([answer for answer in found.answers if answer is not None])
-    assert means is not None
-    assert astuple(means) == pytest.approx((200, 1, 50 / 400))
+    assert means == Lengths(prompt=200, output=1, hit_rate=50 / 400)
     assert lengths([]) is None
     assert found.error_rate == pytest.approx(1 / 3)
     block = make_block(0, "A", traffic, (2.0, 10.0), (), 1000.0)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from runbooks.drills.engine_process import EngineProcess
+from tests.pressure import skip_when_starved
 from tests.runbooks.experiments.on_engine import BUDGETS, OthersWhen, compare, interference, knob, measure_pace
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -14,6 +15,7 @@ SHORT = ["--block", "4s", "--washout", "1s", "--drain", "20s"]
 
 @pytest.fixture(scope="module")
 def engine():
+    skip_when_starved()
     with EngineProcess(["--model", "tiny", "--max-batched-tokens", str(BUDGETS[0]), "--threads", "1"]) as engine:
         yield engine
 

@@ -20,6 +20,7 @@ from runbooks.admin import AdminClient
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.load import Load, prompt_text
 from runbooks.response.journal import Incident, Journal
+from tests.pressure import skip_when_starved
 from tests.runbooks.response.prometheus import INSTALLED, watching
 from tests.runbooks.response.test_receiver import with_alerts
 from tests.runbooks.test_grafana import queries
@@ -177,6 +178,7 @@ def test_an_alert_ends_by_the_act_alone(tmp_path):
 
     The load ends only then, so that the undoing does not bring the alert back; the document tells it all.
     """
+    skip_when_starved()
     with (
         EngineProcess(ENGINE) as engine,
         interference(engine.url) as (over, limit),
@@ -213,6 +215,7 @@ def test_an_alert_ends_by_the_act_alone(tmp_path):
 
 def test_the_same_with_a_payload_of_our_own(tmp_path):
     """Without Prometheus: plan only changes nothing; then the act; then a flapping alert finds it resting."""
+    skip_when_starved()
     with EngineProcess(ENGINE) as engine, interference(engine.url) as (_, limit):
         with serving(tmp_path, engine, "--plan-only", limit=limit) as (url, journal):
             send(url, engine, "InterTokenLatencySlow")
