@@ -7,14 +7,19 @@ import torch
 from probes.kernel_patterns import KernelClass, kernel_class, op_class
 from probes.records import DeviceTime, OpClass, StepKind
 
-_POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.EMBEDDING)
-"""Only a forward pass of decode rows is captured: what is pointwise or gathers in it is norms, rotation or activation."""
+_IN_A_FORWARD_PASS = {
+    KernelClass.ELEMENTWISE: OpClass.NORM_ROPE_ACT,
+    KernelClass.EMBEDDING: OpClass.NORM_ROPE_ACT,
+    KernelClass.SAMPLING: OpClass.ATTENTION_DECODE,
+}
+"""Only a forward pass of decode rows is captured: what is pointwise or gathers in it is norms, rotation or activation, and a
+softmax is attention's."""
 _ORDER = list(OpClass)
 
 
 def class_of(kernel: str) -> OpClass:
     kind = kernel_class(kernel)
-    return OpClass.NORM_ROPE_ACT if kind in _POINTWISE else op_class(kind, StepKind.DECODE)
+    return _IN_A_FORWARD_PASS.get(kind) or op_class(kind, StepKind.DECODE)
 
 
 def classify(kernels: Iterable[tuple[str, float]]) -> DeviceTime:

@@ -299,6 +299,8 @@ def test_graph_sizes_cover_every_batch_with_little_padding(maximum):
         ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>", OpClass.NORM_ROPE_ACT),
         ("Memcpy DtoD (Device -> Device)", OpClass.COPY),
         ("ncclDevKernel_AllReduce_Sum_bf16", OpClass.COMM),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>", OpClass.ATTENTION_DECODE),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, MeanOps>>", OpClass.NORM_ROPE_ACT),
         ("something new", OpClass.OTHER),
     ],
 )
