@@ -1,21 +1,70 @@
 """`python -m tests.accuracy`: generates the cases, lets every tool answer, and prints the table."""
 
 import argparse
+import hashlib
+import pickle
 import sys
 import time
+import zlib
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from tests.accuracy.report import render
+from tests.accuracy.report import put_section, render
 from tests.accuracy.rivals import rival_answers
 from tests.accuracy.score import Answer, answer_of
-from tests.accuracy.windows import is_held_out, make_case, plan
+from tests.accuracy.windows import Case, is_held_out, make_case, plan
+
+What = tuple[tuple[str, ...], str, int]
+"""Conditions, shape and seed."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+_MAKES_CASES = (
+    *("engine/*.py", "probes/*.py", "tests/builders.py", "tests/probes/gpus.py"),
+    *(f"tests/accuracy/{name}.py" for name in ("accounts", "conditions", "server", "shapes", "vllm", "windows")),
+    *("runbooks/drills/service_levels.py", "runbooks/experiments/workload.py"),
+)
 
 
-def answer_case(what: tuple[tuple[str, ...], str, int]) -> list[Answer]:
-    case = make_case(*what)
+def answer_case(cache: Path | None, what: What) -> list[Answer]:
+    case = make_case(*what) if cache is None else _cached_case(cache, what)
     ours = [answer_of(case, view, case.diagnose(view)) for view in case.views]
     return [*ours, *rival_answers(case)]
+
+
+def _cached_case(cache: Path, what: What) -> Case:
+    """As simulated before, unless what simulates has changed since."""
+    names, shape, seed = what
+    path = cache / f"{'+'.join(names)}-{shape}-{seed}.case"
+    if path.exists():
+        case: Case = pickle.loads(zlib.decompress(path.read_bytes()))  # noqa: S301 - written below, by us
+        return case
+    case = make_case(*what)
+    path.write_bytes(zlib.compress(pickle.dumps(case), 1))
+    return case
+
+
+def _cache_of_this_code(directory: Path) -> Path:
+    """A directory whose name says by which code its cases were made."""
+    digest = hashlib.sha256()
+    for pattern in _MAKES_CASES:
+        for path in sorted(_ROOT.glob(pattern)):
+            digest.update(path.read_bytes())
+    found = directory / digest.hexdigest()[:16]
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def answers_of(cases: Sequence[What], processes: int, cache: Path | None) -> list[Answer]:
+    answers: list[Answer] = []
+    kept = None if cache is None else _cache_of_this_code(cache)
+    with ProcessPoolExecutor(processes) as pool:
+        for number, found in enumerate(pool.map(partial(answer_case, kept), cases, chunksize=2), 1):
+            answers += found
+            if sys.stderr.isatty() or number % 25 == 0:
+                print(f"{number}/{len(cases)} cases", file=sys.stderr)
+    return answers
 
 
 def main() -> None:
@@ -25,30 +74,26 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="a sample: each n-th case only")
     parser.add_argument("--only", help="cases whose name contains this")
     parser.add_argument("--tuning", action="store_true", help="without what is held out: what rules may be changed by")
-    parser.add_argument("-o", "--output", type=Path, help="write the table to this file too")
+    parser.add_argument("--cache", type=Path, help="keep the simulated windows in this directory, for changes of rules")
+    parser.add_argument("-o", "--output", type=Path, help="put the table into this file too, in place of the last one")
     options = parser.parse_args()
     cases = [
         what for what in plan(options.seeds)[:: options.every] if not options.only or options.only in "+".join(what[0])
     ]
     if options.tuning:
         cases = [what for what in cases if not is_held_out(*what[1:])]
-    began, answers = time.perf_counter(), []
-    with ProcessPoolExecutor(options.processes) as pool:
-        for number, found in enumerate(pool.map(answer_case, cases, chunksize=4), 1):
-            answers += found
-            if sys.stderr.isatty() or number % 25 == 0:
-                print(f"{number}/{len(cases)} cases", file=sys.stderr)
+    began = time.perf_counter()
+    answers = answers_of(cases, options.processes, options.cache)
+    asked = " ".join(["python -m tests.accuracy", *sys.argv[1:]])
     heading = (
-        f"# Accuracy on {len(cases)} generated cases\n\n`python -m tests.accuracy {' '.join(sys.argv[1:])}`".rstrip(
-            "` "
-        )
-        + f"`, {time.strftime('%Y-%m-%d')}, {time.perf_counter() - began:.0f} s with {options.processes} processes. "
+        f"# Generated cases: {len(cases)}\n\n`{asked}`, {time.strftime('%Y-%m-%d')}, "
+        f"{time.perf_counter() - began:.0f} s with {options.processes} processes. "
         "Shares with counts and 95 % Wilson intervals."
     )
     table = render(answers, heading)
     print(table)
     if options.output is not None:
-        options.output.write_text(table)
+        put_section(options.output, table)
 
 
 if __name__ == "__main__":
