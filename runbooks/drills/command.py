@@ -5,13 +5,17 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from diagnose.commands.output import check_writable, deliver
+from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.units import seconds
 from runbooks.errors import DrillError, ExperimentError
+
+if TYPE_CHECKING:
+    from runbooks.drills.catalog import Drill
 
 _BLIND_SECONDS = 60.0
 
@@ -91,14 +95,15 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
         _record(outcome.incident.write, output)
         _record(outcome.quiet.write, _baseline_of(output))
     if blind:
-        guess = click.prompt("What is wrong?", default="do not know")
-        click.echo(f"You said: {guess}. It was {drill.name}: {drill.summary}.")
+        _ask(drill)
     click.echo()
     deliver(outcome.diagnosis, "text", quiet=False, verbose=False)
     before, after = outcome.quiet.levels, outcome.incident.levels
     click.echo("\nTruth")
     click.echo(f"  induced      {drill.name}: {drill.summary}")
     click.echo(f"  decided by   {drill.deciding}")
+    if outcome.account_check is not None:
+        click.echo(f"  account      {outcome.account_check.text()}")
     click.echo(f"  clients saw  {before.text(seconds)}  ->  {after.text(seconds)}")
     if not outcome.moved:
         click.echo("  the symptom did not show in what clients saw: this run does not count; expected is nothing")
@@ -108,6 +113,17 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
     if not outcome.moved:
         return 3
     return 0 if outcome.is_right else 1
+
+
+def _ask(drill: "Drill") -> None:
+    """What the person thinks, and what it was."""
+    click.echo(f"It may be one of: {', '.join(hypothesis.name for hypothesis in HYPOTHESES)}; or nothing.")
+    guess = click.prompt("What is wrong?", default="do not know")
+    right = guess.strip().lower() in (drill.primary or ("nothing", "none"))
+    click.echo(
+        f"You said: {guess}: {'right' if right else 'not so'}. It was {drill.name}: {drill.summary}.\n"
+        f"The signal that decides: {drill.deciding}."
+    )
 
 
 def _baseline_of(output: Path) -> Path:

@@ -21,10 +21,14 @@ from probes.recording import Entry, RecordingWriter
 from runbooks.drills.catalog import USUAL_PACE, Drill, varied
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.service_levels import Levels, quantile
+from runbooks.drills.truth import AccountCheck, check_account
 from runbooks.drills.traffic import BackgroundTraffic, Pace, levels_of, measure_pace
 from runbooks.errors import DrillError
 
-_SETTLE_SECONDS = 3.0
+SETTLE_SECONDS = 3.0
+"""From the start of a load to the start of its window."""
+_EMPTY_SECONDS = 3.0
+"""For what is still inside when a load has ended."""
 _QUIET_SECONDS = 8.0
 _INCIDENT_SECONDS = 12.0
 _LONGEST_FACTOR = 3.0
@@ -59,6 +63,10 @@ class Outcome:
     def moved(self) -> bool:
         """Whether the symptom shows in what clients saw; a drill without counts with the expected answer `nothing`."""
         return self.incident.levels.worse_than(self.quiet.levels, self.drill.symptom)
+
+    @property
+    def account_check(self) -> AccountCheck | None:
+        return check_account(self.drill.part, self.diagnosis, self.quiet.levels, self.incident.levels)
 
     @property
     def named(self) -> str | None:
@@ -120,20 +128,20 @@ class DrillRun:
         traffic = BackgroundTraffic(
             engine.url,
             loads,
-            _SETTLE_SECONDS + seconds + 1.0,
+            SETTLE_SECONDS + (0.0 if incident and drill.idle_window else seconds + 1.0),
             pace=pace,
             seed=self.seed,
             salt=phase,
             stand_still_seconds=drill.slow_reader_seconds if incident else 0.0,
         )
         watch = Watch(Endpoint(engine.url, timeout_seconds=30.0), SystemClock())
-        killer = threading.Timer(_SETTLE_SECONDS + seconds / 2, os.kill, (engine.pid, signal.SIGKILL))
+        killer = threading.Timer(SETTLE_SECONDS + seconds / 2, os.kill, (engine.pid, signal.SIGKILL))
         self.on_ready(phase, engine.url, engine.pid)
         with traffic:
             if incident and drill.kills:
                 killer.start()
             try:
-                time.sleep(_SETTLE_SECONDS)
+                time.sleep(SETTLE_SECONDS + (_EMPTY_SECONDS if incident and drill.idle_window else 0.0))
                 since = traffic.elapsed()
                 watch.run(seconds, 1.0)
             except TargetError as error:

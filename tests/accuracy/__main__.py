@@ -38,7 +38,7 @@ def _cached_case(cache: Path, what: What) -> Case:
     names, shape, seed = what
     path = cache / f"{'+'.join(names)}-{shape}-{seed}.case"
     if path.exists():
-        case: Case = pickle.loads(zlib.decompress(path.read_bytes()))  # noqa: S301 - written below, by us
+        case: Case = pickle.loads(zlib.decompress(path.read_bytes()))  # written below, by us
         return case
     case = make_case(*what)
     path.write_bytes(zlib.compress(pickle.dumps(case), 1))

@@ -73,23 +73,25 @@ def answer_of(case: Case, view: View, diagnosis: Diagnosis) -> Answer:
 
 def _answer(case: Case, view: View, diagnosis: Diagnosis) -> Answer:
     truth = case.truth(view)
+    blank = Answer(
+        "stallscope", case.name, case.shape, case.seed, case.held_out, view, case.moved, None, frozenset(), truth, False
+    )
+    checks = case.account_checks(diagnosis) if view is not View.MASKED else ()
+    return replace(answer_from(blank, diagnosis), checks=checks)
+
+
+def answer_from(blank: Answer, diagnosis: Diagnosis) -> Answer:
+    """With what a diagnosis says."""
+    truth = blank.truth
     supported = frozenset(f.name for f in diagnosis.findings if f.is_supported)
     benign = frozenset(f.name for f in diagnosis.findings if f.benign)
-    looked_for = {truth.hidden} if view is View.MASKED else truth.primary
-    open_ones = [f for f in diagnosis.findings if f.name in looked_for and f.verdict is Verdict.UNDETERMINED]
-    return Answer(
-        tool="stallscope",
-        case=case.name,
-        shape=case.shape,
-        seed=case.seed,
-        held_out=case.held_out,
-        view=view,
-        moved=case.moved,
+    looked_for = {truth.hidden} if blank.view is View.MASKED else truth.primary
+    unsettled = [f for f in diagnosis.findings if f.name in looked_for and f.verdict is Verdict.UNDETERMINED]
+    return replace(
+        blank,
         primary=diagnosis.primary if diagnosis.primary not in benign else None,
         supported=supported - (benign - truth.required),
-        truth=truth,
-        undetermined=any(f.judgement.missing for f in open_ones),
-        checks=case.account_checks(diagnosis) if view is not View.MASKED else (),
+        undetermined=any(f.judgement.missing for f in unsettled),
     )
 
 

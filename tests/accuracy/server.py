@@ -271,7 +271,13 @@ class SimulatedServer:
         again = prompt_ns * step.recomputed_tokens / tokens if tokens else 0.0
         wait_ns, schedule_ns = before_ns
         host_ns = schedule_ns + 100 * US + self._last_hand_out_ns
-        spent = {"decode": decode_ns, "prefill": prompt_ns - again, "recompute": again, "host": host_ns, "lock": wait_ns}
+        spent = {
+            "decode": decode_ns,
+            "prefill": prompt_ns - again,
+            "recompute": again,
+            "host": host_ns,
+            "lock": wait_ns,
+        }
         return {name: ns / SECOND for name, ns in spent.items()}
 
     def _gaps(self, step: ScheduledStep, emit_ns: int, truth: dict[str, float]) -> tuple[int, tuple[int, ...]]:

@@ -190,7 +190,9 @@ def start_up(scheduler: Scheduler, model: str, unix: float) -> list[LogLine]:
     return [
         LogLine(unix, f"non-default args: {{'model': '{model}', 'max_num_seqs': {config.max_sequences}}}"),
         LogLine(unix, f"Chunked prefill is enabled with max_num_batched_tokens={config.max_batched_tokens}."),
-        LogLine(unix, f"Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', enable_prefix_caching=True"),
+        LogLine(
+            unix, f"Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', enable_prefix_caching=True"
+        ),
         LogLine(unix, f"GPU KV cache size: {config.kv_blocks * config.block_size:,} tokens"),
     ]
 

@@ -70,7 +70,9 @@ class Window:
 
     def entries(self, *, records: bool, without: Sequence[str] = (), looks: int | None = None) -> list[Entry]:
         """In time order. `looks`: only so many intervals between scrapes, from the start."""
-        pages = [replace(page, body=_without(page.body, without)) for page in self.pages] if without else self.pages
+        pages = (
+            [replace(page, body=hide_families(page.body, without)) for page in self.pages] if without else self.pages
+        )
         steps = self.steps if records else ()
         if looks is None:
             return sorted((*pages, *steps, *self.events), key=lambda entry: entry.unix)
@@ -272,7 +274,9 @@ def _watch(server: SimulatedServer, scenario: Scenario) -> Window:
     if scenario.dies:
         text = "the target answered at the start of the window and is gone now: connection refused"
         events.append(Entry(START_UNIX + seconds + 3, "event", text, "gone"))
-        log.append(LogLine(START_UNIX + seconds + 3, "Engine core proc EngineCore_0 died unexpectedly, shutting down client."))
+        log.append(
+            LogLine(START_UNIX + seconds + 3, "Engine core proc EngineCore_0 died unexpectedly, shutting down client.")
+        )
     return Window(
         pages=tuple(Entry(at, "exposition", page) for at, page, _ in looks),
         steps=tuple(steps),
@@ -285,7 +289,7 @@ def _watch(server: SimulatedServer, scenario: Scenario) -> Window:
     )
 
 
-def _without(page: str, families: Sequence[str]) -> str:
+def hide_families(page: str, families: Sequence[str]) -> str:
     """The page of an engine that does not export these families."""
     names = "|".join(map(re.escape, families))
     wanted = re.compile(
