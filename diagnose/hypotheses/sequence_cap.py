@@ -76,10 +76,36 @@ class SequenceCap(Hypothesis):
         )
         if not roomy or slots == 0:
             return argument.conclude(Verdict.REFUTED)
+        if slots is None and not self._sits_at(cap, case, argument):
+            argument.lacks(
+                "waiting requests by reason",
+                "the cap was reached, but requests waited below it as well: something else may hold them up",
+                command_for(case, "limits", command_live(case)),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
         if len(signals.gauges["running"].values) < case.policy.min_load_lines:
             argument.lacks("a second sample", "one sample at the cap is a moment", command_live(case))
             return argument.conclude(Verdict.UNDETERMINED)
         return argument.conclude(Verdict.SUPPORTED)
+
+    def _sits_at(self, cap: float, case: Case, argument: Argument) -> bool:
+        """Whether the cap was reached at most of the samples at which others waited. For pages that tell no reason of a wait."""
+        signals = case.signals
+        ran, waited = signals.gauges["running"], signals.gauges["waiting"]
+        busy = [runs for runs, waits in zip(ran.values, waited.values, strict=False) if waits > 0]
+        if not busy:
+            return True  # samples of different times: the peaks are all there is
+        full = sum(runs >= cap for runs in busy) / len(busy)
+        sits = full >= case.policy.dominant_share
+        argument.say(
+            Stance.FOR if sits else Stance.AGAINST,
+            f"the cap was reached at {percent(full)} of the samples at which requests waited",
+            value=full,
+            unit="share",
+            source=ran.source,
+            samples=len(busy),
+        )
+        return sits
 
     def _sits_flat(self, case: Case, argument: Argument) -> bool:
         """Whether a limit that no line states shows itself. One request at a time is left open: its own size may be why."""

@@ -143,7 +143,8 @@ class LeakyScheduler(Scheduler):
 
 
 class StuckScheduler(Scheduler):
-    """Starts so many requests, and those beside the last of them; the next one seems to want more blocks than there are, and nobody passes it."""
+    """Starts so many requests, and who is admitted with the last of them; the next one seems to want more blocks than there
+    are, and nobody passes it."""
 
     def __init__(self, config: SchedulerConfig, scope: CacheScope, startable: int) -> None:
         super().__init__(config, scope)

@@ -21,8 +21,8 @@ from probes.recording import Entry, RecordingWriter
 from runbooks.drills.catalog import USUAL_PACE, Drill, varied
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.service_levels import Levels, quantile
-from runbooks.drills.truth import AccountCheck, check_account
 from runbooks.drills.traffic import BackgroundTraffic, Pace, levels_of, measure_pace
+from runbooks.drills.truth import AccountCheck, check_account
 from runbooks.errors import DrillError
 
 SETTLE_SECONDS = 3.0

@@ -1,64 +1,29 @@
 """`python -m tests.accuracy`: generates the cases, lets every tool answer, and prints the table."""
 
 import argparse
-import hashlib
-import pickle
 import sys
 import time
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from tests.accuracy.cases import What, cached_case, kept_for_this_code
 from tests.accuracy.report import put_section, render
 from tests.accuracy.rivals import rival_answers
 from tests.accuracy.score import Answer, answer_of
-from tests.accuracy.windows import Case, is_held_out, make_case, plan
-
-What = tuple[tuple[str, ...], str, int]
-"""Conditions, shape and seed."""
-
-_ROOT = Path(__file__).resolve().parents[2]
-_MAKES_CASES = (
-    *("engine/*.py", "probes/*.py", "tests/builders.py", "tests/probes/gpus.py"),
-    *(f"tests/accuracy/{name}.py" for name in ("accounts", "conditions", "server", "shapes", "vllm", "windows")),
-    *("runbooks/drills/service_levels.py", "runbooks/experiments/workload.py"),
-)
+from tests.accuracy.windows import is_held_out, make_case, plan
 
 
 def answer_case(cache: Path | None, what: What) -> list[Answer]:
-    case = make_case(*what) if cache is None else _cached_case(cache, what)
+    case = make_case(*what) if cache is None else cached_case(cache, what)
     ours = [answer_of(case, view, case.diagnose(view)) for view in case.views]
     return [*ours, *rival_answers(case)]
 
 
-def _cached_case(cache: Path, what: What) -> Case:
-    """As simulated before, unless what simulates has changed since."""
-    names, shape, seed = what
-    path = cache / f"{'+'.join(names)}-{shape}-{seed}.case"
-    if path.exists():
-        case: Case = pickle.loads(zlib.decompress(path.read_bytes()))  # written below, by us
-        return case
-    case = make_case(*what)
-    path.write_bytes(zlib.compress(pickle.dumps(case), 1))
-    return case
-
-
-def _cache_of_this_code(directory: Path) -> Path:
-    """A directory whose name says by which code its cases were made."""
-    digest = hashlib.sha256()
-    for pattern in _MAKES_CASES:
-        for path in sorted(_ROOT.glob(pattern)):
-            digest.update(path.read_bytes())
-    found = directory / digest.hexdigest()[:16]
-    found.mkdir(parents=True, exist_ok=True)
-    return found
-
-
 def answers_of(cases: Sequence[What], processes: int, cache: Path | None) -> list[Answer]:
     answers: list[Answer] = []
-    kept = None if cache is None else _cache_of_this_code(cache)
+    kept = None if cache is None else kept_for_this_code(cache)
     with ProcessPoolExecutor(processes) as pool:
         for number, found in enumerate(pool.map(partial(answer_case, kept), cases, chunksize=2), 1):
             answers += found

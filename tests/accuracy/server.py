@@ -140,7 +140,7 @@ class SimulatedServer:
         """What is recorded of the window begins here, at `START_UNIX`; a log with what the server stated at its start."""
         self.gaps, self.window_ns = [], self.now_ns
         self.vllm.log = start_up(self.scheduler, self.shape.name, START_UNIX)
-        self.vllm.say_load(self.scheduler, self.num_waiting, START_UNIX)
+        self.vllm.begin_interval(START_UNIX)
 
     def run(self, seconds: float) -> None:
         until = self.now_ns + round(seconds * SECOND)
@@ -167,9 +167,8 @@ class SimulatedServer:
     def num_waiting(self) -> int:
         return self.scheduler.num_waiting + len(self._line)
 
-    def look(self, unix: float) -> tuple[str, str]:
-        """Its page, and vLLM's; a line of load goes to the log."""
-        self.vllm.say_load(self.scheduler, self.num_waiting, unix)
+    def look(self) -> tuple[str, str]:
+        """Its page, and vLLM's."""
         return self.page(), self.vllm.page(self.scheduler, self.num_waiting)
 
     def page(self) -> str:

@@ -114,7 +114,7 @@ class VllmFace:
             self.per_token.observe(spans[-1] / 1e9 / (len(request.output_token_ids) - 1))
 
     def say_load(self, scheduler: Scheduler, num_waiting: int, unix: float) -> None:
-        """The periodic line."""
+        """The periodic line, of the time since the last one."""
         before, prompts, generated = self._logged
         seconds = max(1e-9, unix - before)
         counters = scheduler.counters
@@ -128,6 +128,9 @@ class VllmFace:
                 f"GPU KV cache usage: {100 * usage_of(scheduler):.1f}%, Prefix cache hit rate: {100 * hits:.1f}%",
             )
         )
+        self.begin_interval(unix)
+
+    def begin_interval(self, unix: float) -> None:
         self._logged = (unix, self.prompt_tokens, self.generated_tokens)
 
     def page(self, scheduler: Scheduler, num_waiting: int) -> str:

@@ -260,12 +260,13 @@ def _watch(server: SimulatedServer, scenario: Scenario) -> Window:
     seconds = scenario.window_seconds * (2 / 3 if scenario.dies else 1)
     count = round(seconds / _INTERVAL_SECONDS)
     server.begin_watch()
-    looks, steps = [(START_UNIX, *server.look(START_UNIX))], []
+    looks, steps = [(START_UNIX, *server.look())], []
     next_id = server.recorder.next_id
     for turn in range(1, count + 1):
         server.run(seconds / count)
         at = START_UNIX + seconds * turn / count
-        looks.append((at, *server.look(at)))
+        looks.append((at, *server.look()))
+        server.vllm.say_load(server.scheduler, server.num_waiting, at)
         found = server.recorder.steps_since(next_id)
         next_id = found.next_id
         header = StepsHeader("simulated", found.next_id, found.lost, server.now_ns, 0)
