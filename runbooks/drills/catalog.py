@@ -18,6 +18,8 @@ class Drill:
     summary: str
     deciding: str
     """The signal that decides."""
+    model: str = "tiny"
+    """On which it shows; `--model` takes another."""
     options: tuple[str, ...] = ()
     """Of `stallscope serve`, for both windows."""
     quiet: tuple[str, ...] = _QUIET
@@ -48,6 +50,8 @@ class Drill:
 
 
 _SHARED = "rate=1.5,prompt=300,output=4-8,prefix=256"
+_LONG_CONTEXTS = "rate=4,prompt=1500,output=300-500,prefix=1472"
+"""One prefix, computed once and read by every stream at every step. A model whose steps read too little hardly notices."""
 
 DRILLS: dict[str, Drill] = {
     drill.name: drill
@@ -108,10 +112,10 @@ DRILLS: dict[str, Drill] = {
             "bandwidth_saturation",
             "many streams with long contexts, whose reading is most of each step",
             "pure decode steps against their contexts, and bytes per second against the ceiling",
-            options=("--kv-blocks", "4096", "--max-model-len", "4096"),
-            loads=(*_QUIET, "rate=4,arrivals=burst,prompt=1500-2500,output=600-900"),
+            model="smollm2",
+            loads=(*_QUIET, _LONG_CONTEXTS),
             part="decode",
-            primary=("bandwidth_saturation", "prefill_interference"),
+            primary=("bandwidth_saturation",),
         ),
         Drill(
             "kv_exhaustion",
@@ -220,8 +224,8 @@ DRILLS: dict[str, Drill] = {
             "interference_in_saturation",
             "two at once: long prompts beside many streams with long contexts",
             "which of both has more of the slow gaps",
-            options=("--kv-blocks", "4096", "--max-model-len", "4096"),
-            loads=(*_QUIET, "rate=4,arrivals=burst,prompt=1500-2500,output=600-900", "rate=1,prompt=420,output=2-4"),
+            model="smollm2",
+            loads=(*_QUIET, _LONG_CONTEXTS, "rate=1,prompt=420,output=2-4"),
             primary=("prefill_interference", "bandwidth_saturation"),
         ),
         Drill(

@@ -24,7 +24,7 @@ _BLIND_SECONDS = 60.0
 @click.argument("name", required=False)
 @click.option("--list", "lists", is_flag=True, help="The drills, what each does and which signal decides.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Varies arrivals and rates; picks a blind drill.")
-@click.option("--model", type=click.Choice(["tiny", "smollm2"]), default="tiny", show_default=True)
+@click.option("--model", type=click.Choice(["tiny", "smollm2"]), help="By default the one on which the drill shows.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Engine threads.")
 @click.option("--blind", is_flag=True, help="Hide what is wrong, let you look, ask, then reveal.")
 @click.option(
@@ -34,7 +34,7 @@ _BLIND_SECONDS = 60.0
     help="Record the incident to FILE.rec, and the quiet window beside it to FILE-baseline.rec.",
 )
 def drill_command(
-    name: str | None, lists: bool, seed: int, model: str, threads: int, blind: bool, output: Path | None
+    name: str | None, lists: bool, seed: int, model: str | None, threads: int, blind: bool, output: Path | None
 ) -> NoReturn:
     """Start the engine, induce a known condition for real, and print the diagnosis beside the truth.
 
@@ -73,7 +73,7 @@ def drill_command(
         sys.exit(2)
 
 
-def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Path | None) -> int:
+def _run(name: str, seed: int, model: str | None, threads: int, blind: bool, output: Path | None) -> int:
     try:
         from runbooks.drills.run import DrillRun
     except ModuleNotFoundError as error:
@@ -89,7 +89,7 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
         if blind and phase == "incident":
             click.echo(f"look at it for {_BLIND_SECONDS:.0f} s: stallscope diagnose {url} --window 20s")
 
-    run = DrillRun(drill, model, seed, threads, _BLIND_SECONDS if blind else None, tell)
+    run = DrillRun(drill, model or drill.model, seed, threads, _BLIND_SECONDS if blind else None, tell)
     outcome = run.run()
     if output is not None:
         _record(outcome.incident.write, output)

@@ -85,7 +85,17 @@ def _answer(outcome: Outcome, seed: int, view: View, mask: Mask | None = None) -
     truth = truth_of(outcome.drill, moved=outcome.moved, masked=mask is not None)
     diagnosis = _judge(outcome, outcome.incident.entries, view, mask)
     blank = Answer(
-        "stallscope", outcome.drill.name, "tiny", seed, False, view, outcome.moved, None, frozenset(), truth, False
+        "stallscope",
+        outcome.drill.name,
+        outcome.drill.model,
+        seed,
+        False,
+        view,
+        outcome.moved,
+        None,
+        frozenset(),
+        truth,
+        False,
     )
     return answer_from(blank, diagnosis)
 
@@ -141,7 +151,7 @@ def render(results: Sequence[DrillResult], failed: int) -> str:
     lines = [
         f"# Drills on the real engine: {len(results)}",
         "",
-        f"`python -m tests.accuracy.drills`, {day}, {sum(r.wall_seconds for r in results):.0f} s of runs on the tiny model."
+        f"`python -m tests.accuracy.drills`, {day}, {sum(r.wall_seconds for r in results):.0f} s of runs."
         f"{did_not} "
         f"In {sum(not r.moved for r in results)} of them the symptom did not show: nothing is the right answer there.",
         "",
@@ -186,7 +196,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="runs of each drill")
     parser.add_argument("--only", choices=list(DRILLS), help="this drill alone")
     parser.add_argument("--minutes", type=float, default=60.0, help="no run starts after so long; call again to go on")
-    parser.add_argument("--model", choices=["tiny", "smollm2"], default="tiny")
     parser.add_argument("--kept", type=Path, default=RESULTS / "drills.jsonl", help="finished runs, one a line")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "accuracy.md", help="where the table goes")
     options = parser.parse_args()
@@ -203,7 +212,7 @@ def main() -> None:
             break
         started = time.monotonic()
         try:
-            outcome = DrillRun(DRILLS[name], options.model, seed).run()
+            outcome = DrillRun(DRILLS[name], DRILLS[name].model, seed).run()
         except (DrillError, ExperimentError) as error:
             print(f"{name}, seed {seed}: {error}", file=sys.stderr)
             failed += 1
