@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.accuracy.cases import What, cached_case, kept_for_this_code
+from tests.accuracy.cases import What, cached_case, cases_of_this_code
 from tests.accuracy.report import put_section, summary
 from tests.accuracy.rivals import RIVALS
 from tests.accuracy.score import NONE, Answer, answer_of
@@ -223,7 +223,7 @@ def main() -> None:
     environments = {name: Path(directory) for name, _, directory in (one.partition("=") for one in options.env)}
     if unknown := set(environments) - set(PEERS):
         parser.error(f"--env: no peer {', '.join(sorted(unknown))}; one of {', '.join(PEERS)}")
-    kept = None if options.cache is None else kept_for_this_code(options.cache)
+    kept = None if options.cache is None else cases_of_this_code(options.cache)
     wanted: list[What] = [what for what in plan(1) if not options.only or options.only in "+".join(what[0])]
     answers: list[Answer] = []
     for number, what in enumerate(wanted, 1):

@@ -63,10 +63,10 @@ class Answer:
         return not self.truth.primary
 
 
-def answer_of(case: Case, view: View, diagnosis: Diagnosis) -> Answer:
-    """Time to the right answer is measured where there is one to be found, for the views of a live target of ours."""
+def answer_of(case: Case, view: View, diagnosis: Diagnosis, *, timed: bool = False) -> Answer:
+    """`timed`: with the time to the right answer, where there is one to be found, for the views of a live target of ours."""
     answer = _answer(case, view, diagnosis)
-    if view not in (View.RECORDS, View.SCRAPE) or not answer.truth.primary or not answer.is_right:
+    if not timed or view not in (View.RECORDS, View.SCRAPE) or not answer.truth.primary or not answer.is_right:
         return answer
     return replace(answer, seconds=case.seconds_to(view, lambda early: _answer(case, view, early).is_right))
 

@@ -25,6 +25,7 @@ EXPECTED: dict[str, tuple[str | None, set[str], str]] = {
     "admission_stall": ("admission_stall", {"admission_stall"}, "experiment"),
     "hard_failure": ("hard_failure", {"hard_failure"}, "contain"),
     "sequence_cap": (None, {"sequence_cap"}, "experiment"),
+    "kv_leak": ("kv_leak", {"kv_leak"}, "experiment"),
     "kv_exhaustion": (None, {"kv_exhaustion", "preemption_storm"}, "experiment"),
 }
 """Primary cause, what is supported, kind of decision."""
