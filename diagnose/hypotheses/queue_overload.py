@@ -12,8 +12,9 @@ class QueueOverload(Hypothesis):
     Symptom: time to first token grows without bound while running streams keep their pace.
     Mechanism: arrivals exceed service; every request waits for those before it. Inter-token latency does not move.
     Refuted when: queue time is small, or a small share of the time to first token; or nothing waits throughout.
-    Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved. Without
-    queue times: more requests wait than run at every line of a log, the line moves, and running ones keep their pace.
+    Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved; not where
+    a cap that is not told would look the same, nor beside long contexts without a baseline. Without queue times: more requests
+    wait than run at every line of a log, the line moves, and running ones keep their pace.
     Proves nothing: a high number of running requests.
     Measure next: arrival rate against completion rate; queue time as a share of the time to first token.
     Fix and its trade: more replicas or admission control (some clients are told to come back), shorter requests.

@@ -12,8 +12,9 @@ class SequenceCap(Hypothesis):
     Symptom: requests queue; running is flat at one number; the pool is far from full.
     Mechanism: the engine runs at most max-sequences requests at a time, whatever memory would allow.
     Refuted when: nothing waits, or running requests stay under the cap.
-    Supported when: running sits at the cap, requests wait for a slot, and active blocks are well below the total. Without the
-    configured cap: whenever requests wait the same number runs, although requests are started, and half of the pool is free.
+    Supported when: running sits at the cap, requests wait for a slot, and active blocks are well below the total. Where no
+    reason of a wait is told: the cap is reached at most of the samples at which requests wait. Without the configured cap:
+    whenever requests wait the same number runs, although requests are started, and half of the pool is free.
     Proves nothing: a high number of running requests.
     Measure next: waiting requests by reason; active blocks at the cap.
     Fix and its trade: a higher cap admits more at once (each stream slows down, KV fills); more replicas otherwise.
