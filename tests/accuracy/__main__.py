@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,15 @@ def answers_of(cases: Sequence[What], processes: int, cache: Path | None) -> lis
     return answers
 
 
+def _which(options: argparse.Namespace) -> Iterator[str]:
+    """The options that say which cases were asked for, as they are written."""
+    for name, usual in (("seeds", 5), ("every", 1), ("only", None)):
+        if getattr(options, name) != usual:
+            yield f"--{name} {getattr(options, name)}"
+    if options.tuning:
+        yield "--tuning"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="per condition and shape; 5 makes 300 cases")
@@ -64,7 +73,7 @@ def main() -> None:
         cases = [what for what in cases if not is_held_out(*what[1:])]
     began = time.perf_counter()
     answers = answers_of(cases, options.processes, options.cache)
-    asked = " ".join(["python -m tests.accuracy", *sys.argv[1:]])
+    asked = " ".join(["python -m tests.accuracy", *_which(options)])
     heading = (
         f"# Generated cases: {len(cases)}\n\n`{asked}`, {time.strftime('%Y-%m-%d')}, "
         f"{time.perf_counter() - began:.0f} s with {options.processes} processes. "
