@@ -194,9 +194,11 @@ class Case:
         return self.has_stalls() or any(shift >= self.policy.shift_ratio for shift in known)
 
     def context_share(self) -> float | None:
-        """Of a pure decode step, the share that grows with context (median); None when no step says how long its contexts are."""
+        """Of a pure decode step, the share that grows with context (median). None when no step says how long its contexts are,
+        or when they differ too little for the fit to tell what they cost."""
         model = self.analysis.model
-        if model is None:
+        contexts = sorted(step.decode_context_tokens or 0 for step in self.analysis.decode_steps)
+        if model is None or contexts[-1] < self.policy.min_context_range * max(1, contexts[0]):
             return None
         shares = [model.context_share(record) for record in self.analysis.decode_steps]
         known = [share for share in shares if share is not None]

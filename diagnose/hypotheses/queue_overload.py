@@ -13,7 +13,7 @@ class QueueOverload(Hypothesis):
     Mechanism: arrivals exceed service; every request waits for those before it. Inter-token latency does not move.
     Refuted when: queue time is small, or a small share of the time to first token; or nothing waits throughout.
     Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved; not where
-    a cap that is not told would look the same, nor beside long contexts without a baseline. Without queue times: more requests
+    a cap that is not told would look the same, nor without a baseline beside long contexts. Without queue times: more requests
     wait than run at every line of a log, the line moves, and running ones keep their pace.
     Proves nothing: a high number of running requests.
     Measure next: arrival rate against completion rate; queue time as a share of the time to first token.
@@ -79,12 +79,13 @@ class QueueOverload(Hypothesis):
                     f"while requests waited {top:.0f} ran again and again, in a pool with room: a cap would look the same",
                     command_for(case, "limits", command_live(case)),
                 )
-        context = case.context_share() if case.baseline is None else None
-        if context is not None and context >= policy.context_share_high:
+        context = case.context_share()
+        if case.baseline is None and (context is None or context >= policy.context_share_high):
+            much = f"{percent(context)}" if context is not None else "an unknown part"
             return Missing(
                 "a baseline of the same server under its usual load",
-                f"{percent(context)} of a decode step is reading contexts: without a baseline nothing tells whether that slowed "
-                "the service, and the queue is a consequence",
+                f"{much} of a decode step is reading contexts: without a baseline nothing tells whether that slowed the service, "
+                "and the queue is a consequence",
                 f"stallscope record {case.address} --for 60s -o baseline.rec   # in a good hour",
             )
         return None

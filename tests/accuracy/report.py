@@ -36,8 +36,9 @@ def render(answers: Sequence[Answer], heading: str) -> str:
 
 
 _OF_ACCOUNTS = (
-    "In the truth a step that something else disturbs (one of 500 takes half as long again) takes its time for what it computed; the "
-    "account calls that time other. It is most of what is in a wrong part at p99 where no prompt is in the slow gaps."
+    "In the truth a step that something else disturbs (one of 500 takes half as long again) takes its time for what it "
+    "computed; the account calls that time other. It is most of what is in a wrong part at p99 where no prompt is in the "
+    "slow gaps."
 )
 
 
