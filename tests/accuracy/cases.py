@@ -53,6 +53,10 @@ def cases_of_this_code(directory: Path) -> Path:
     return _named_by_code(directory / "cases", _MAKES_CASES)
 
 
+def peers_of_this_code(directory: Path) -> Path:
+    return _named_by_code(directory / "peers", (*_MAKES_ANSWERS, "tests/accuracy/peers.py"))
+
+
 def answers_of_this_code(directory: Path) -> Path:
     return _named_by_code(directory / "answers", _MAKES_ANSWERS)
 

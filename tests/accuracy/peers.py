@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.accuracy.cases import What, cached_case, cases_of_this_code
+from tests.accuracy.cases import What, cached_case, cases_of_this_code, keep, peers_of_this_code
 from tests.accuracy.report import put_section, summary
 from tests.accuracy.rivals import RIVALS
 from tests.accuracy.score import NONE, Answer, answer_of
@@ -25,8 +26,8 @@ from tests.accuracy.windows import Case, View, make_case, plan
 from tests.builders import build_signals
 
 RESULTS = Path(__file__).parent / "results"
-_SECONDS = 60.0
-"""For one peer on one case."""
+_SECONDS = 300.0
+"""For one peer on one case, which takes a few: no peer is cut off because the machine is busy."""
 
 _QUEUE = ("queue_overload", "sequence_cap", "admission_stall")
 _CACHE = ("cache_thrashing", "cache_prefix_broken")
@@ -179,6 +180,14 @@ def answer_by_rivals(case: Case) -> Iterator[Answer]:
         yield read_generously(case, tool, [] if said is None else [(said,)])
 
 
+def answers_to(what: What, environments: Mapping[str, Path], cache: Path | None) -> list[Answer]:
+    """Of stallscope, of every peer that is there, and of the simple rivals."""
+    case = make_case(*what) if cache is None else cached_case(cases_of_this_code(cache), what)
+    ours = answer_of(case, View.VLLM, case.diagnose(View.VLLM))
+    peers = [answer_by_peer(peer, environments[peer], case) for peer in PEERS if peer in environments]
+    return [ours, *peers, *answer_by_rivals(case)]
+
+
 def render(answers: Sequence[Answer], environments: Mapping[str, Path], cases: int) -> str:
     absent = sorted(set(PEERS) - set(environments))
     lines = [
@@ -223,15 +232,12 @@ def main() -> None:
     environments = {name: Path(directory) for name, _, directory in (one.partition("=") for one in options.env)}
     if unknown := set(environments) - set(PEERS):
         parser.error(f"--env: no peer {', '.join(sorted(unknown))}; one of {', '.join(PEERS)}")
-    kept = None if options.cache is None else cases_of_this_code(options.cache)
     wanted: list[What] = [what for what in plan(1) if not options.only or options.only in "+".join(what[0])]
     answers: list[Answer] = []
     for number, what in enumerate(wanted, 1):
-        case = make_case(*what) if kept is None else cached_case(kept, what)
-        answers.append(answer_of(case, View.VLLM, case.diagnose(View.VLLM)))
-        answers += [answer_by_peer(peer, environments[peer], case) for peer in PEERS if peer in environments]
-        answers += answer_by_rivals(case)
-        print(f"{number}/{len(wanted)} {case.name}/{case.shape}", file=sys.stderr)
+        ask = partial(answers_to, what, environments, options.cache)
+        answers += ask() if options.cache is None else keep(peers_of_this_code(options.cache), what, ask)
+        print(f"{number}/{len(wanted)} {'+'.join(what[0])}/{what[1]}", file=sys.stderr)
     table = render(answers, environments, len(wanted))
     print(table)
     put_section(options.output, table)
