@@ -43,6 +43,13 @@ class Drill:
     """What is supported as well."""
 
     @property
+    def needs_own_engine(self) -> str | None:
+        """Why load alone does not induce it in a server that somebody else started; None where it does."""
+        if self.fault is not None or self.kills:
+            return "it breaks the engine itself"
+        return f"it needs an engine started with {' '.join(self.options)}" if self.options else None
+
+    @property
     def expected(self) -> str:
         if not self.primary:
             return "nothing wrong" + (f" ({', '.join(self.required)} supported)" if self.required else "")

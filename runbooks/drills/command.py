@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
@@ -25,6 +25,9 @@ _BLIND_SECONDS = 60.0
 @click.option("--list", "lists", is_flag=True, help="The drills, what each does and which signal decides.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Varies arrivals and rates; picks a blind drill.")
 @click.option("--model", type=click.Choice(["tiny", "smollm2"]), help="By default the one on which the drill shows.")
+@click.option(
+    "--target", metavar="URL", help="A running server to drive instead, where load alone induces the condition."
+)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Engine threads.")
 @click.option("--blind", is_flag=True, help="Hide what is wrong, let you look, ask, then reveal.")
 @click.option(
@@ -34,7 +37,14 @@ _BLIND_SECONDS = 60.0
     help="Record the incident to FILE.rec, and the quiet window beside it to FILE-baseline.rec.",
 )
 def drill_command(
-    name: str | None, lists: bool, seed: int, model: str | None, threads: int, blind: bool, output: Path | None
+    name: str | None,
+    lists: bool,
+    seed: int,
+    model: str | None,
+    target: str | None,
+    threads: int,
+    blind: bool,
+    output: Path | None,
 ) -> NoReturn:
     """Start the engine, induce a known condition for real, and print the diagnosis beside the truth.
 
@@ -43,6 +53,7 @@ def drill_command(
     stallscope drill prefill_interference
     stallscope drill cache_thrashing --seed 3 -o thrash.rec
     stallscope drill --blind --seed 7
+    stallscope drill prefill_interference --target http://127.0.0.1:8000
 
     Takes about half a minute on the tiny model, and leaves nothing running. Exit codes: 0 the diagnosis is right, 1 it is not,
     2 usage or the drill could not run, 3 the symptom did not show (the drill does not count), 130 interrupted.
@@ -56,7 +67,9 @@ def drill_command(
             )
         sys.exit(0)
     if name is None and blind:
-        name = random.Random(seed).choice(list(DRILLS))
+        name = random.Random(seed).choice(
+            [d.name for d in DRILLS.values() if target is None or d.needs_own_engine is None]
+        )
     if name is None:
         raise click.UsageError("name a drill, or --blind for one that you do not know; --list shows them")
     if name not in DRILLS:
@@ -67,13 +80,21 @@ def drill_command(
             raise click.UsageError(f"{path} is there already; give -o another name")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine is stopped on the way out, as on Ctrl-C
     try:
-        sys.exit(_run(name, seed, model, threads, blind, output))
+        sys.exit(_run(name, seed, _How(model, threads, target), blind, output))
     except (DrillError, ExperimentError) as error:
         click.echo(f"stallscope drill: {error}", err=True)
         sys.exit(2)
 
 
-def _run(name: str, seed: int, model: str | None, threads: int, blind: bool, output: Path | None) -> int:
+class _How(NamedTuple):
+    """On which server."""
+
+    model: str | None
+    threads: int
+    target: str | None
+
+
+def _run(name: str, seed: int, how: _How, blind: bool, output: Path | None) -> int:
     try:
         from runbooks.drills.run import DrillRun
     except ModuleNotFoundError as error:
@@ -84,12 +105,13 @@ def _run(name: str, seed: int, model: str | None, threads: int, blind: bool, out
     if not blind:
         click.echo(f"Drill {drill.name}: {drill.summary}.")
 
-    def tell(phase: str, url: str, pid: int) -> None:
-        click.echo(f"{phase} window on {url} (pid {pid}) ...")
+    def tell(phase: str, url: str, pid: int | None) -> None:
+        click.echo(f"{phase} window on {url}{'' if pid is None else f' (pid {pid})'} ...")
         if blind and phase == "incident":
             click.echo(f"look at it for {_BLIND_SECONDS:.0f} s: stallscope diagnose {url} --window 20s")
 
-    run = DrillRun(drill, model or drill.model, seed, threads, _BLIND_SECONDS if blind else None, tell)
+    length = _BLIND_SECONDS if blind else None
+    run = DrillRun(drill, how.model or drill.model, seed, how.threads, length, tell, how.target)
     outcome = run.run()
     if output is not None:
         _record(outcome.incident.write, output)

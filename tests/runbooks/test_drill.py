@@ -129,6 +129,30 @@ def test_a_blind_drill_hides_its_name_until_it_is_guessed(monkeypatch: pytest.Mo
     assert after.index("It was hard_failure") < after.index("Truth")
 
 
+def test_a_target_is_driven_by_load_alone_and_no_engine_is_started(monkeypatch: pytest.MonkeyPatch):
+    outcome = replayed("sequence_cap")
+    asked: list[tuple[str, int | None, str]] = []
+
+    def window(_: DrillRun, place: tuple[str, int | None], phase: str, pace: Pace, seconds: float) -> Seen:
+        asked.append((*place, phase))
+        return outcome.quiet if phase == "quiet" else outcome.incident
+
+    monkeypatch.setattr("runbooks.drills.run.EngineProcess", None)
+    monkeypatch.setattr("runbooks.drills.run.measure_pace", lambda url: Pace(0.005, 1.0))
+    monkeypatch.setattr(DrillRun, "_window", window)
+    url = "http://127.0.0.1:9"
+    DrillRun(DRILLS["prefill_interference"], "tiny", 1, target=url).run()
+    assert asked == [(url, None, "quiet"), (url, None, "incident")]
+
+
+@pytest.mark.parametrize("name", ["slow_host", "hard_failure", "sequence_cap"])
+def test_a_drill_that_breaks_or_configures_the_engine_never_touches_a_target(name: str):
+    result = CliRunner().invoke(stallscope, ["drill", name, "--target", "http://127.0.0.1:9"])
+    assert result.exit_code == 2
+    assert f"{name} cannot be induced in http://127.0.0.1:9 by load alone" in result.output
+    assert result.output.strip().count("\n") <= 1
+
+
 def test_an_outcome_is_right_by_what_was_induced_and_what_showed():
     outcome = replayed("hard_failure")
     assert outcome.moved and outcome.named == "hard_failure" and outcome.is_right
