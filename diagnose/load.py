@@ -97,6 +97,14 @@ _LIKE_BATCH = 1.25
 """Batches within a quarter of each other: a stream's pace falls with the batch by itself."""
 
 
+def flat_top(running: Sequence[float], waiting: Sequence[float], least: int, share: float) -> float | None:
+    """The most that ran while requests waited, where that many ran in at least `share` of those samples; else, and under `least`
+    samples, None. A limit looks like that; the number that a load keeps busy moves."""
+    busy = [ran for ran, waits in zip(running, waiting, strict=False) if waits > 0]
+    top = max(busy, default=0.0)
+    return top if top > 1 and len(busy) >= least and busy.count(top) >= share * len(busy) else None
+
+
 def admitted(points: Sequence[LoadPoint]) -> bool | None:
     """Whether any prompt was computed, or more requests ran than before: the line of waiting requests moves. None: unknown."""
     prompts = [point.prefill_tokens for point in points if point.prefill_tokens is not None]

@@ -36,6 +36,9 @@ class Policy:
     min_dose_range: float = 1.5
     """A dose response needs doses that differ by half: chunks of one size only order the noise."""
 
+    min_context_range: float = 1.2
+    """What context costs a step shows in contexts that differ by a fifth: steady ones leave it to the fit's constant part."""
+
     contended_slowdown: float = 1.25
     """From 1.25x elapsed over CPU time in ordinary decode steps the machine is contended, and the report says so."""
 
@@ -268,6 +271,7 @@ RATIOS = (
     "mixed_slow_ratio",
     "mixed_alike_ratio",
     "min_dose_range",
+    "min_context_range",
     "contended_slowdown",
     "flat_decode_ratio",
     "missing_scrape_ratio",

@@ -1,4 +1,4 @@
-from diagnose.account import DecodeModel, running_seconds
+from diagnose.account import running_seconds
 from diagnose.case import Case, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.load import pace
@@ -135,20 +135,18 @@ class BandwidthSaturation(Hypothesis):
         )
         return flat
 
-    def _context_share(self, case: Case, argument: Argument, model: DecodeModel) -> float | None:
+    def _context_share(self, case: Case, argument: Argument) -> float | None:
         """Share of a pure decode step that grows with context; None when no step says how long its contexts are."""
-        shares = [model.context_share(record) for record in case.analysis.decode_steps]
-        known = [share for share in shares if share is not None]
-        if not known:
+        context = case.context_share()
+        if context is None:
             return None
-        context = median(known)
         argument.say(
             Stance.FOR if context >= case.policy.context_share_high else Stance.AGAINST,
             f"{percent(context)} of a pure decode step grows with context",
             value=context,
             unit="share",
             source=case.signals.steps_source,
-            samples=len(known),
+            samples=len(case.analysis.decode_steps),
         )
         return context
 

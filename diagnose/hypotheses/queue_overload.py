@@ -1,9 +1,9 @@
 from diagnose.case import Case
-from diagnose.hypotheses.base import Hypothesis, command_live
+from diagnose.hypotheses.base import Hypothesis, command_for, command_live
 from diagnose.hypotheses.pool import occupancy
-from diagnose.load import admitted, pace
+from diagnose.load import admitted, flat_top, pace
 from diagnose.units import percent, seconds
-from diagnose.verdict import Argument, Judgement, Stance, Verdict
+from diagnose.verdict import Argument, Judgement, Missing, Stance, Verdict
 
 
 class QueueOverload(Hypothesis):
@@ -12,8 +12,9 @@ class QueueOverload(Hypothesis):
     Symptom: time to first token grows without bound while running streams keep their pace.
     Mechanism: arrivals exceed service; every request waits for those before it. Inter-token latency does not move.
     Refuted when: queue time is small, or a small share of the time to first token; or nothing waits throughout.
-    Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved. Without
-    queue times: more requests wait than run at every line of a log, the line moves, and running ones keep their pace.
+    Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved; not where
+    a cap that is not told would look the same, nor without a baseline beside long contexts. Without queue times: more requests
+    wait than run at every line of a log, the line moves, and running ones keep their pace.
     Proves nothing: a high number of running requests.
     Measure next: arrival rate against completion rate; queue time as a share of the time to first token.
     Fix and its trade: more replicas or admission control (some clients are told to come back), shorter requests.
@@ -53,6 +54,9 @@ class QueueOverload(Hypothesis):
             )
         if mean_queue < policy.noticeable_queue_seconds or (share < policy.queue_small and not until_end):
             return argument.conclude(Verdict.REFUTED)
+        if dominates and (held := self._held_by_another(case)) is not None:
+            argument.lacks(held.measurement, held.decides, held.command)
+            return argument.conclude(Verdict.UNDETERMINED)
         moved = case.itl_moved() if case.itl_moved() is not None else _steps_moved(case)
         if not dominates or moved is None or moved:
             if moved:
@@ -64,6 +68,31 @@ class QueueOverload(Hypothesis):
             )
             return argument.conclude(Verdict.UNDETERMINED)
         return argument.conclude(Verdict.SUPPORTED)
+
+    def _held_by_another(self, case: Case) -> Missing | None:
+        """What would tell, where a limit or a slowed service that cannot be seen would make the same queue."""
+        signals, policy = case.signals, case.policy
+        running, waiting, pool = signals.gauges.get("running"), signals.gauges.get("waiting"), occupancy(signals)
+        told = signals.last("max_sequences") is not None or "waiting_sequences" in signals.gauges
+        roomy = pool is not None and pool.active_peak / pool.total < policy.pool_well_below
+        if not told and roomy and running is not None and waiting is not None:
+            top = flat_top(running.values, waiting.values, policy.min_flat_lines, policy.dominant_share)
+            if top is not None:
+                return Missing(
+                    "the configured cap of sequences",
+                    f"while requests waited {top:.0f} ran again and again, in a pool with room: a cap would look the same",
+                    command_for(case, "limits", command_live(case)),
+                )
+        context = case.context_share()
+        if case.baseline is None and (context is None or context >= policy.context_share_high):
+            much = f"{percent(context)}" if context is not None else "an unknown part"
+            return Missing(
+                "a baseline of the same server under its usual load",
+                f"{much} of a decode step is reading contexts: without a baseline nothing tells whether that slowed the service, "
+                "and the queue is a consequence",
+                f"stallscope record {case.address} --for 60s -o baseline.rec   # in a good hour",
+            )
+        return None
 
     def _judge_counts(self, case: Case, argument: Argument) -> Judgement:
         """Without queue times. By Little's law the waiting's share of all requests inside is the queue's share of their time."""

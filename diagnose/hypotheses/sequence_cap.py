@@ -12,8 +12,9 @@ class SequenceCap(Hypothesis):
     Symptom: requests queue; running is flat at one number; the pool is far from full.
     Mechanism: the engine runs at most max-sequences requests at a time, whatever memory would allow.
     Refuted when: nothing waits, or running requests stay under the cap.
-    Supported when: running sits at the cap, requests wait for a slot, and active blocks are well below the total. Without the
-    configured cap: whenever requests wait the same number runs, although requests are started, and half of the pool is free.
+    Supported when: running sits at the cap, requests wait for a slot, and active blocks are well below the total. Where no
+    reason of a wait is told: the cap is reached at most of the samples at which requests wait. Without the configured cap:
+    whenever requests wait the same number runs, although requests are started, and half of the pool is free.
     Proves nothing: a high number of running requests.
     Measure next: waiting requests by reason; active blocks at the cap.
     Fix and its trade: a higher cap admits more at once (each stream slows down, KV fills); more replicas otherwise.
@@ -76,10 +77,36 @@ class SequenceCap(Hypothesis):
         )
         if not roomy or slots == 0:
             return argument.conclude(Verdict.REFUTED)
+        if slots is None and not self._sits_at(cap, case, argument):
+            argument.lacks(
+                "waiting requests by reason",
+                "the cap was reached, but requests waited below it as well: something else may hold them up",
+                command_for(case, "limits", command_live(case)),
+            )
+            return argument.conclude(Verdict.UNDETERMINED)
         if len(signals.gauges["running"].values) < case.policy.min_load_lines:
             argument.lacks("a second sample", "one sample at the cap is a moment", command_live(case))
             return argument.conclude(Verdict.UNDETERMINED)
         return argument.conclude(Verdict.SUPPORTED)
+
+    def _sits_at(self, cap: float, case: Case, argument: Argument) -> bool:
+        """Whether the cap was reached at most of the samples at which others waited. For pages that tell no reason of a wait."""
+        signals = case.signals
+        ran, waited = signals.gauges["running"], signals.gauges["waiting"]
+        busy = [runs for runs, waits in zip(ran.values, waited.values, strict=False) if waits > 0]
+        if not busy:
+            return True  # samples of different times: the peaks are all there is
+        full = sum(runs >= cap for runs in busy) / len(busy)
+        sits = full >= case.policy.dominant_share
+        argument.say(
+            Stance.FOR if sits else Stance.AGAINST,
+            f"the cap was reached at {percent(full)} of the samples at which requests waited",
+            value=full,
+            unit="share",
+            source=ran.source,
+            samples=len(busy),
+        )
+        return sits
 
     def _sits_flat(self, case: Case, argument: Argument) -> bool:
         """Whether a limit that no line states shows itself. One request at a time is left open: its own size may be why."""

@@ -32,7 +32,7 @@ from engine.server.codec import ModelCodec
 from engine.server.context import ServerContext
 from engine.server.devices import make_runner, resolve_device, resolve_dtype, watch_gpu
 from engine.server.disaggregation import make_disaggregation
-from engine.server.drill_fault import GATE, SlowHostCore, contend, parse_fault
+from engine.server.drill_fault import GATE, make_faulty_core, parse_fault
 from engine.server.exports import make_exports
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
 from probes.locks import TimedLock
@@ -89,7 +89,7 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
     runner.allocate_kv(kv_blocks, options.block_size)
     recorder, lock = RingRecorder(), TimedLock()
     eos_token_ids = frozenset(model.tokenizer.eos_ids) | frozenset(model.config.eos_ids)
-    core = _make_core(options, Scheduler(config, scope), runner, recorder, lock, eos_token_ids)
+    core = _make_core(options, config, scope, runner, recorder, lock, eos_token_ids)
     name = options.served_model_name or model.name
     version = _version()
     engine_id = secrets.token_hex(8)
@@ -141,28 +141,21 @@ def _scheduler_config(options: ServeOptions, kv_blocks: int, max_model_len: int)
 
 def _make_core(
     options: ServeOptions,
-    scheduler: Scheduler,
+    config: SchedulerConfig,
+    scope: CacheScope,
     runner: Runner,
     recorder: RingRecorder,
     lock: TimedLock,
     eos_token_ids: frozenset[int],
 ) -> EngineCore:
     if options.drill_fault is None:
-        return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
+        return EngineCore(Scheduler(config, scope), runner, recorder, lock, eos_token_ids)
     fault = parse_fault(options.drill_fault, os.environ.get(GATE))
-    log.warning("this server is slow on purpose: --drill-fault %s", options.drill_fault)
-    if fault.kind == "lock":
-        contend(lock, fault.seconds)
-        return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
-    if fault.kind == "transfer":
-        if options.role != "prefill":
-            raise ConfigError(
-                "--drill-fault transfer=... slows down what a prefill instance sends: it needs --role prefill"
-            )
-        return EngineCore(scheduler, runner, recorder, lock, eos_token_ids)
-    core = SlowHostCore(scheduler, runner, recorder, lock, eos_token_ids)
-    core.hand_out_seconds = fault.seconds
-    return core
+    if fault.kind == "transfer" and options.role != "prefill":
+        raise ConfigError(
+            "--drill-fault transfer=... slows down what a prefill instance sends: it needs --role prefill"
+        )
+    return make_faulty_core(fault, config, scope, runner, recorder, lock, eos_token_ids)
 
 
 class EngineServer(uvicorn.Server):

@@ -18,6 +18,8 @@ class Drill:
     summary: str
     deciding: str
     """The signal that decides."""
+    model: str = "tiny"
+    """On which it shows; `--model` takes another."""
     options: tuple[str, ...] = ()
     """Of `stallscope serve`, for both windows."""
     quiet: tuple[str, ...] = _QUIET
@@ -26,6 +28,10 @@ class Drill:
     """Of the incident."""
     fault: str | None = None
     """Of the incident's engine: what `--drill-fault` takes."""
+    idle_window: bool = False
+    """The incident's load ends before its window: what is left is seen without requests."""
+    part: str = ""
+    """Of the latency account: where the condition puts its time (a name in `truth.PARTS`); empty where it puts none there."""
     kills: bool = False
     """SIGKILL in the middle of the incident."""
     slow_reader_seconds: float = 0.0
@@ -37,6 +43,13 @@ class Drill:
     """What is supported as well."""
 
     @property
+    def needs_own_engine(self) -> str | None:
+        """Why load alone does not induce it in a server that somebody else started; None where it does."""
+        if self.fault is not None or self.kills:
+            return "it breaks the engine itself"
+        return f"it needs an engine started with {' '.join(self.options)}" if self.options else None
+
+    @property
     def expected(self) -> str:
         if not self.primary:
             return "nothing wrong" + (f" ({', '.join(self.required)} supported)" if self.required else "")
@@ -44,6 +57,8 @@ class Drill:
 
 
 _SHARED = "rate=1.5,prompt=300,output=4-8,prefix=256"
+_LONG_CONTEXTS = "rate=4,prompt=1500,output=300-500,prefix=1472"
+"""One prefix, computed once and read by every stream at every step. A model whose steps read too little hardly notices."""
 
 DRILLS: dict[str, Drill] = {
     drill.name: drill
@@ -65,6 +80,7 @@ DRILLS: dict[str, Drill] = {
             "now and then a prompt of most of the token budget",
             "mixed steps against like pure decode steps",
             loads=(*_QUIET, "rate=0.4,prompt=300,output=2-4"),
+            part="prefill",
             primary=("prefill_interference",),
         ),
         Drill(
@@ -72,6 +88,7 @@ DRILLS: dict[str, Drill] = {
             "long prompts all the time, in whole budgets",
             "mixed steps against like pure decode steps",
             loads=(*_QUIET, "rate=1.5,prompt=420,output=2-4"),
+            part="prefill",
             primary=("prefill_interference",),
         ),
         Drill(
@@ -79,6 +96,15 @@ DRILLS: dict[str, Drill] = {
             "another thread holds the scheduler lock, again and again",
             "lock wait per step",
             fault="lock=10ms",
+            part="lock",
+            primary=("scheduler_contention",),
+        ),
+        Drill(
+            "lookup_contention",
+            "concurrent admissions look long prompts up in the prefix index, under the scheduler lock",
+            "lock wait per step",
+            fault="lookups=100000tokens",
+            part="lock",
             primary=("scheduler_contention",),
         ),
         Drill(
@@ -86,7 +112,17 @@ DRILLS: dict[str, Drill] = {
             "a callback on the engine's thread delays every hand-out",
             "post-processing time per step",
             fault="host=10ms",
+            part="host",
             primary=("scheduler_contention",),
+        ),
+        Drill(
+            "bandwidth_saturation",
+            "many streams with long contexts, whose reading is most of each step",
+            "pure decode steps against their contexts, and bytes per second against the ceiling",
+            model="smollm2",
+            loads=(*_QUIET, _LONG_CONTEXTS),
+            part="decode",
+            primary=("bandwidth_saturation",),
         ),
         Drill(
             "kv_exhaustion",
@@ -149,6 +185,25 @@ DRILLS: dict[str, Drill] = {
             primary=("sequence_cap",),
         ),
         Drill(
+            "admission_stall",
+            "the head of the line can never be started, in a pool with room",
+            "requests that wait while nobody runs, and active blocks",
+            loads=("rate=2,prompt=24,output=20-40",),
+            fault="stall=1requests",
+            symptom=Symptom.UNANSWERED,
+            primary=("admission_stall",),
+        ),
+        Drill(
+            "kv_leak",
+            "each request that ends leaves blocks without an owner",
+            "active blocks while no request is inside",
+            loads=("rate=6,prompt=24,output=8-16",),
+            fault="leak=8blocks",
+            idle_window=True,
+            symptom=Symptom.CERTAIN,
+            primary=("kv_leak",),
+        ),
+        Drill(
             "hard_failure",
             "the engine is killed with SIGKILL",
             "scrapes that are refused after answers",
@@ -163,6 +218,32 @@ DRILLS: dict[str, Drill] = {
             slow_reader_seconds=0.25,
             symptom=Symptom.CERTAIN,
             primary=("client_artifact",),
+        ),
+        Drill(
+            "interference_and_slow_host",
+            "two at once: long prompts, and a callback that delays every hand-out",
+            "which of both has more of the slow gaps",
+            loads=(*_QUIET, "rate=1,prompt=420,output=2-4"),
+            fault="host=6ms",
+            primary=("prefill_interference", "scheduler_contention"),
+        ),
+        Drill(
+            "interference_in_saturation",
+            "two at once: long prompts beside many streams with long contexts",
+            "which of both has more of the slow gaps",
+            model="smollm2",
+            loads=(*_QUIET, _LONG_CONTEXTS, "rate=1,prompt=420,output=2-4"),
+            primary=("prefill_interference", "bandwidth_saturation"),
+        ),
+        Drill(
+            "thrashing_and_overload",
+            "two at once: shared prefixes of several times the pool, and more requests than sequence slots",
+            "ghost hits, and running requests against the cap",
+            options=("--kv-blocks", "160", "--max-sequences", "6"),
+            quiet=(*_QUIET, f"{_SHARED},groups=3"),
+            loads=("rate=3,prompt=24,output=150-300", f"{_SHARED},groups=25"),
+            symptom=Symptom.EITHER,
+            primary=("cache_thrashing", "prefill_interference", "sequence_cap", "queue_overload", "kv_exhaustion"),
         ),
     )
 }

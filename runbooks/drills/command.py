@@ -5,16 +5,20 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
 from diagnose.commands.completion import complete_names
 from diagnose.commands.output import check_writable, deliver
+from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.nearest import nearest
 from diagnose.units import seconds
 from probes.extras import not_installed
 from runbooks.errors import DrillError, ExperimentError
+
+if TYPE_CHECKING:
+    from runbooks.drills.catalog import Drill
 
 _BLIND_SECONDS = 60.0
 
@@ -32,13 +36,15 @@ Examples:
   stallscope drill --list
   stallscope drill prefill_interference
   stallscope drill cache_thrashing --seed 3 -o thrash.rec
-  stallscope drill --blind --seed 7""",
+  stallscope drill --blind --seed 7
+  stallscope drill prefill_interference --target http://127.0.0.1:8000""",
 )
 @click.argument("name", required=False, shell_complete=complete_names(_drill_names))
 @click.option("--list", "lists", is_flag=True, help="The drills, what each does and which signal decides.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Varies arrivals and rates; picks a blind drill.")
+@click.option("--model", type=click.Choice(["tiny", "smollm2"]), help="By default the one on which the drill shows.")
 @click.option(
-    "--model", type=click.Choice(["tiny", "smollm2"]), default="tiny", show_default=True, help="What is served."
+    "--target", metavar="URL", help="A running server to drive instead, where load alone induces the condition."
 )
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Engine threads.")
 @click.option("--blind", is_flag=True, help="Hide what is wrong, let you look, ask, then reveal.")
@@ -49,7 +55,14 @@ Examples:
     help="Record the incident to FILE.rec, and the quiet window beside it to FILE-baseline.rec.",
 )
 def drill_command(
-    name: str | None, lists: bool, seed: int, model: str, threads: int, blind: bool, output: Path | None
+    name: str | None,
+    lists: bool,
+    seed: int,
+    model: str | None,
+    target: str | None,
+    threads: int,
+    blind: bool,
+    output: Path | None,
 ) -> NoReturn:
     """Start the engine, induce a known condition for real, and print the diagnosis beside the truth.
 
@@ -65,7 +78,9 @@ def drill_command(
             )
         sys.exit(0)
     if name is None and blind:
-        name = random.Random(seed).choice(list(DRILLS))
+        name = random.Random(seed).choice(
+            [d.name for d in DRILLS.values() if target is None or d.needs_own_engine is None]
+        )
     if name is None:
         raise click.UsageError("name a drill, or --blind for one that you do not know; --list shows them")
     if name not in DRILLS:
@@ -76,13 +91,21 @@ def drill_command(
             raise click.UsageError(f"{path} is there already; give -o another name")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine is stopped on the way out, as on Ctrl-C
     try:
-        sys.exit(_run(name, seed, model, threads, blind, output))
+        sys.exit(_run(name, seed, _How(model, threads, target), blind, output))
     except (DrillError, ExperimentError) as error:
         click.echo(f"stallscope drill: {error}", err=True)
         sys.exit(2)
 
 
-def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Path | None) -> int:
+class _How(NamedTuple):
+    """On which server."""
+
+    model: str | None
+    threads: int
+    target: str | None
+
+
+def _run(name: str, seed: int, how: _How, blind: bool, output: Path | None) -> int:
     try:
         from runbooks.drills.run import DrillRun
     except ModuleNotFoundError as error:
@@ -93,25 +116,27 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
     if not blind:
         click.echo(f"Drill {drill.name}: {drill.summary}.")
 
-    def tell(phase: str, url: str, pid: int) -> None:
-        click.echo(f"{phase} window on {url} (pid {pid}) ...")
+    def tell(phase: str, url: str, pid: int | None) -> None:
+        click.echo(f"{phase} window on {url}{'' if pid is None else f' (pid {pid})'} ...")
         if blind and phase == "incident":
             click.echo(f"look at it for {_BLIND_SECONDS:.0f} s: stallscope diagnose {url} --window 20s")
 
-    run = DrillRun(drill, model, seed, threads, _BLIND_SECONDS if blind else None, tell)
+    length = _BLIND_SECONDS if blind else None
+    run = DrillRun(drill, how.model or drill.model, seed, how.threads, length, tell, how.target)
     outcome = run.run()
     if output is not None:
         _record(outcome.incident.write, output)
         _record(outcome.quiet.write, _baseline_of(output))
     if blind:
-        guess = click.prompt("What is wrong?", default="do not know")
-        click.echo(f"You said: {guess}. It was {drill.name}: {drill.summary}.")
+        _ask(drill)
     click.echo()
     deliver(outcome.diagnosis, "text", quiet=False, verbose=False)
     before, after = outcome.quiet.levels, outcome.incident.levels
     click.echo("\nTruth")
     click.echo(f"  induced      {drill.name}: {drill.summary}")
     click.echo(f"  decided by   {drill.deciding}")
+    if outcome.account_check is not None:
+        click.echo(f"  account      {outcome.account_check.text()}")
     click.echo(f"  clients saw  {before.text(seconds)}  ->  {after.text(seconds)}")
     if not outcome.moved:
         click.echo("  the symptom did not show in what clients saw: this run does not count; expected is nothing")
@@ -121,6 +146,17 @@ def _run(name: str, seed: int, model: str, threads: int, blind: bool, output: Pa
     if not outcome.moved:
         return 3
     return 0 if outcome.is_right else 1
+
+
+def _ask(drill: "Drill") -> None:
+    """What the person thinks, and what it was."""
+    click.echo(f"It may be one of: {', '.join(hypothesis.name for hypothesis in HYPOTHESES)}; or nothing.")
+    guess = click.prompt("What is wrong?", default="do not know")
+    right = guess.strip().lower() in (drill.primary or ("nothing", "none"))
+    click.echo(
+        f"You said: {guess}: {'right' if right else 'not so'}. It was {drill.name}: {drill.summary}.\n"
+        f"The signal that decides: {drill.deciding}."
+    )
 
 
 def _baseline_of(output: Path) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from diagnose.commands.diagnose import judge
 from diagnose.diagnosis import Diagnosis
@@ -22,14 +23,30 @@ from runbooks.drills.catalog import USUAL_PACE, Drill, varied
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.service_levels import Levels, quantile
 from runbooks.drills.traffic import BackgroundTraffic, Pace, levels_of, measure_pace
+from runbooks.drills.truth import AccountCheck, check_account
 from runbooks.errors import DrillError
 
-_SETTLE_SECONDS = 3.0
+SETTLE_SECONDS = 3.0
+"""From the start of a load to the start of its window."""
+_EMPTY_SECONDS = 3.0
+"""For what is still inside when a load has ended."""
 _QUIET_SECONDS = 8.0
 _INCIDENT_SECONDS = 12.0
 _LONGEST_FACTOR = 3.0
 """Windows of a slower engine are longer, up to this many times."""
 _GATE = {"STALLSCOPE_DRILLS": "1"}
+
+
+class _Place(NamedTuple):
+    """Where a window is watched."""
+
+    url: str
+    pid: int | None
+    """None: not an engine of ours, and never killed."""
+
+    def kill(self) -> None:
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +78,10 @@ class Outcome:
         return self.incident.levels.worse_than(self.quiet.levels, self.drill.symptom)
 
     @property
+    def account_check(self) -> AccountCheck | None:
+        return check_account(self.drill.part, self.diagnosis, self.quiet.levels, self.incident.levels)
+
+    @property
     def named(self) -> str | None:
         """The primary cause that was named; a benign one accuses nobody."""
         benign = {finding.name for finding in self.diagnosis.findings if finding.benign}
@@ -84,23 +105,29 @@ class DrillRun:
     seed: int
     threads: int = 1
     incident_seconds: float | None = None
-    on_ready: Callable[[str, str, int], None] = lambda _phase, _url, _pid: None
+    on_ready: Callable[[str, str, int | None], None] = lambda _phase, _url, _pid: None
+    target: str | None = None
+    """A running server to drive by load alone, in place of an engine of the drill's own. It has no pid here."""
 
     def run(self) -> Outcome:
         """Raises DrillError. Whatever happens, no engine and no request is left."""
         drill = self.drill
+        if self.target is not None and drill.needs_own_engine is not None:
+            raise DrillError(f"{drill.name} cannot be induced in {self.target} by load alone: {drill.needs_own_engine}")
         options = ["--model", self.model, "--threads", str(self.threads), *drill.options]
         with ExitStack() as stack:
-            engine = stack.enter_context(EngineProcess(options))
-            pace = measure_pace(engine.url)
+            engine = None if self.target is not None else stack.enter_context(EngineProcess(options))
+            place = _Place(self.target or "", None) if engine is None else _Place(engine.url, engine.pid)
+            pace = measure_pace(place.url)
             stretch = min(_LONGEST_FACTOR, max(1.0, pace.seconds / USUAL_PACE))
-            quiet = self._window(engine, "quiet", pace, _QUIET_SECONDS * stretch)
-            if drill.fault is not None:
+            quiet = self._window(place, "quiet", pace, _QUIET_SECONDS * stretch)
+            if drill.fault is not None and engine is not None:
                 engine.stop()
                 broken = EngineProcess([*options, "--drill-fault", drill.fault], environment=_GATE)
                 engine = stack.enter_context(broken)
+                place = _Place(engine.url, engine.pid)
             length = self.incident_seconds or _INCIDENT_SECONDS * stretch
-            incident = self._window(engine, "incident", pace, length)
+            incident = self._window(place, "incident", pace, length)
         reported: tuple[Reported, ...] = ()
         if drill.slow_reader_seconds:
             reported = parse_reported(f"itl_p99={quantile(incident.levels.gaps, 0.99) * 1e3:.0f}ms")
@@ -114,26 +141,26 @@ class DrillRun:
         )
         return Outcome(drill, quiet, incident, reported, diagnosis)
 
-    def _window(self, engine: EngineProcess, phase: str, pace: Pace, seconds: float) -> Seen:
+    def _window(self, place: "_Place", phase: str, pace: Pace, seconds: float) -> Seen:
         drill, incident = self.drill, phase == "incident"
         loads = varied(drill.loads if incident else drill.quiet, pace.seconds, self.seed)
         traffic = BackgroundTraffic(
-            engine.url,
+            place.url,
             loads,
-            _SETTLE_SECONDS + seconds + 1.0,
+            SETTLE_SECONDS + (0.0 if incident and drill.idle_window else seconds + 1.0),
             pace=pace,
             seed=self.seed,
             salt=phase,
             stand_still_seconds=drill.slow_reader_seconds if incident else 0.0,
         )
-        watch = Watch(Endpoint(engine.url, timeout_seconds=30.0), SystemClock())
-        killer = threading.Timer(_SETTLE_SECONDS + seconds / 2, os.kill, (engine.pid, signal.SIGKILL))
-        self.on_ready(phase, engine.url, engine.pid)
+        watch = Watch(Endpoint(place.url, timeout_seconds=30.0), SystemClock())
+        killer = threading.Timer(SETTLE_SECONDS + seconds / 2, place.kill)
+        self.on_ready(phase, place.url, place.pid)
         with traffic:
             if incident and drill.kills:
                 killer.start()
             try:
-                time.sleep(_SETTLE_SECONDS)
+                time.sleep(SETTLE_SECONDS + (_EMPTY_SECONDS if incident and drill.idle_window else 0.0))
                 since = traffic.elapsed()
                 watch.run(seconds, 1.0)
             except TargetError as error:
@@ -141,4 +168,4 @@ class DrillRun:
             finally:
                 killer.cancel()
             until = traffic.elapsed()
-        return Seen(engine.url, watch.entries, levels_of(traffic.streams, since, until))
+        return Seen(place.url, watch.entries, levels_of(traffic.streams, since, until))

@@ -41,6 +41,8 @@ class Scenario:
     """The target is gone for the last third of the window."""
     client_factor: float | None = None
     """What clients report, as a multiple of the true p99 inter-token latency."""
+    part: str = ""
+    """Where the condition puts the time between tokens (a name of accounts.PARTS); empty where it puts none there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ def _interference(scenario: Scenario, random: Random) -> Scenario:
     shape = scenario.shape
     tokens = shape.budget * random.uniform(0.9, 2.5)
     rate = random.uniform(0.05, 0.45) / (tokens * shape.per_prompt_token_us / 1e6)
-    return replace(scenario, loads=(*scenario.loads, load(rate, lengths(0.6 * tokens, 1.2 * tokens), "2-6")))
+    long = load(rate, lengths(0.6 * tokens, 1.2 * tokens), "2-6")
+    return replace(scenario, loads=(*scenario.loads, long), part="prefill")
 
 
 def _saturation(scenario: Scenario, random: Random) -> Scenario:
@@ -116,7 +119,7 @@ def _saturation(scenario: Scenario, random: Random) -> Scenario:
     burst = Burst(count, round(context / count), 3000)
     blocks = max(shape.kv_blocks, round(1.5 * context / shape.block_size) + 20 * count)
     settle = 1.5 * context * shape.per_prompt_token_us / 1e6  # until the last of the long prompts is computed
-    return replace(scenario, burst=burst, shape=replace(shape, kv_blocks=blocks), settle_seconds=settle)
+    return replace(scenario, burst=burst, shape=replace(shape, kv_blocks=blocks), settle_seconds=settle, part="decode")
 
 
 def _slow_host(scenario: Scenario, random: Random) -> Scenario:
@@ -130,7 +133,7 @@ def _slow_host(scenario: Scenario, random: Random) -> Scenario:
         faults = replace(faults, schedule_factor=extra / scenario.shape.schedule_us)
     else:
         faults = replace(faults, postprocess_us=extra)
-    return replace(scenario, faults=faults)
+    return replace(scenario, faults=faults, part="lock" if kind == "lock" else "host")
 
 
 def _exhaustion(scenario: Scenario, random: Random) -> Scenario:
@@ -147,7 +150,7 @@ def _storm(scenario: Scenario, random: Random) -> Scenario:
     first = scenario.quiet[0]
     rate = first.rate * random.uniform(1.5, 2.5)
     grown = load(rate, "16-32", "300-450")
-    return replace(scenario, shape=replace(scenario.shape, kv_blocks=blocks), loads=(grown,))
+    return replace(scenario, shape=replace(scenario.shape, kv_blocks=blocks), loads=(grown,), part="waiting")
 
 
 def _shared_tokens(shape: Shape) -> int:
@@ -171,15 +174,14 @@ def _thrashing(scenario: Scenario, random: Random) -> Scenario:
     groups = round(blocks * shape.block_size * random.uniform(1.5, 4) / tokens)
     many = replace(few, prefix_groups=groups)
     shape = replace(shape, kv_blocks=blocks)
-    return replace(scenario, shape=shape, quiet=(*scenario.quiet, few), loads=(*scenario.loads, many))
+    return replace(scenario, shape=shape, quiet=(*scenario.quiet, few), loads=(*scenario.loads, many), part="prefill")
 
 
 def _broken_prefix(scenario: Scenario, random: Random) -> Scenario:
     """Prompts of the same length whose shared beginning is no longer shared."""
     few = _shared(scenario, 4, random)
-    return replace(
-        scenario, quiet=(*scenario.quiet, few), loads=(*scenario.loads, replace(few, prefix_words=0, prefix_groups=1))
-    )
+    unshared = replace(few, prefix_words=0, prefix_groups=1)
+    return replace(scenario, quiet=(*scenario.quiet, few), loads=(*scenario.loads, unshared), part="prefill")
 
 
 def _overload(scenario: Scenario, random: Random) -> Scenario:
@@ -228,7 +230,7 @@ def _throttled(scenario: Scenario, random: Random) -> Scenario:
     slowdown = random.uniform(1.4, 2.5)
     reason = random.choice((ThrottleReason.HW_THERMAL, ThrottleReason.SW_THERMAL, ThrottleReason.HW_SLOWDOWN))
     gpu = healthy_gpu(reason, sm_clock_hz=round(1_980_000_000 / slowdown))
-    return replace(scenario, faults=replace(scenario.faults, slowdown=slowdown, gpu=gpu))
+    return replace(scenario, faults=replace(scenario.faults, slowdown=slowdown, gpu=gpu), part="decode")
 
 
 _STEP_TIMES = ("step_duration_seconds", "stall_seconds_total", "step_device_seconds_total")
@@ -240,7 +242,14 @@ CONDITIONS: dict[str, Condition] = {
     for condition in (
         Condition("quiet", _quiet, Symptom.NONE),
         Condition("idle", _idle, Symptom.NONE),
-        Condition("expected_reservation", _reservation, Symptom.NONE, required=("expected_reservation",)),
+        Condition(
+            "expected_reservation",
+            _reservation,
+            Symptom.NONE,
+            required=("expected_reservation",),
+            mask=Mask(("kv_blocks",), records=True),
+            hidden="expected_reservation",
+        ),
         Condition(
             "prefill_interference",
             _interference,

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import NamedTuple
 
 from diagnose.diagnosis import Diagnosis
 from diagnose.verdict import Verdict
+from tests.accuracy.accounts import AccountCheck
 from tests.accuracy.windows import Case, Truth, View
 
 NONE = "none"
@@ -29,7 +30,10 @@ class Answer:
     """Without benign ones, which accuse nobody."""
     truth: Truth
     undetermined: bool
-    """Of a masked twin: the hidden hypothesis is undetermined and names what is missing."""
+    """Of a masked twin: the hidden hypothesis is undetermined and names what is missing. Else: so is what was induced."""
+    seconds: float | None = None
+    """From the onset to the right answer; None where that was not measured, or the answer is not right."""
+    checks: tuple[AccountCheck, ...] = ()
 
     @property
     def is_right(self) -> bool:
@@ -50,27 +54,44 @@ class Answer:
         return self.supported - self.truth.allowed
 
     @property
+    def is_honest(self) -> bool:
+        """Does not name what is there, but says that it could not be determined and what to measure for that."""
+        return self.primary is None and self.undetermined
+
+    @property
     def should_abstain(self) -> bool:
         return not self.truth.primary
 
 
-def answer_of(case: Case, view: View, diagnosis: Diagnosis) -> Answer:
+def answer_of(case: Case, view: View, diagnosis: Diagnosis, *, timed: bool = False) -> Answer:
+    """`timed`: with the time to the right answer, where there is one to be found, for the views of a live target of ours."""
+    answer = _answer(case, view, diagnosis)
+    if not timed or view not in (View.RECORDS, View.SCRAPE) or not answer.truth.primary or not answer.is_right:
+        return answer
+    return replace(answer, seconds=case.seconds_to(view, lambda early: _answer(case, view, early).is_right))
+
+
+def _answer(case: Case, view: View, diagnosis: Diagnosis) -> Answer:
     truth = case.truth(view)
+    blank = Answer(
+        "stallscope", case.name, case.shape, case.seed, case.held_out, view, case.moved, None, frozenset(), truth, False
+    )
+    checks = case.account_checks(diagnosis) if view is not View.MASKED else ()
+    return replace(answer_from(blank, diagnosis), checks=checks)
+
+
+def answer_from(blank: Answer, diagnosis: Diagnosis) -> Answer:
+    """With what a diagnosis says."""
+    truth = blank.truth
     supported = frozenset(f.name for f in diagnosis.findings if f.is_supported)
     benign = frozenset(f.name for f in diagnosis.findings if f.benign)
-    hidden = next((f for f in diagnosis.findings if f.name == truth.hidden), None)
-    return Answer(
-        tool="stallscope",
-        case=case.name,
-        shape=case.shape,
-        seed=case.seed,
-        held_out=case.held_out,
-        view=view,
-        moved=case.moved,
+    looked_for = {truth.hidden} if blank.view is View.MASKED else truth.primary
+    unsettled = [f for f in diagnosis.findings if f.name in looked_for and f.verdict is Verdict.UNDETERMINED]
+    return replace(
+        blank,
         primary=diagnosis.primary if diagnosis.primary not in benign else None,
         supported=supported - (benign - truth.required),
-        truth=truth,
-        undetermined=hidden is not None and hidden.verdict is Verdict.UNDETERMINED and bool(hidden.judgement.missing),
+        undetermined=any(f.judgement.missing for f in unsettled),
     )
 
 

@@ -20,6 +20,8 @@ from probes.recorder import RequestTrace, RingRecorder
 from probes.records import BlockCensus, StepRecord, step_kind
 from runbooks.drills.service_levels import Levels
 from runbooks.experiments.workload import Arrival
+from tests.accuracy.accounts import PARTS, TrueGap
+from tests.accuracy.vllm import VllmFace, start_up, usage_of
 from tests.builders import HEALTHY_GPU, START_UNIX, make_exposition
 
 US, SECOND = 1_000, 1_000_000_000
@@ -96,6 +98,10 @@ class SimulatedServer:
         self.recorder = RingRecorder(capacity=1 << 16)
         self.lock = TimedLock()
         self.clients = Levels()
+        self.window_ns = self.now_ns
+        """When the watch began: `START_UNIX` on the pages."""
+        self.gaps: list[TrueGap] = []
+        """Of the window: where the time between tokens really went."""
         self._site = self.lock.site("schedule")
         config = SchedulerConfig(
             shape.budget, shape.max_sequences, shape.block_size, shape.kv_blocks, shape.kv_blocks * shape.block_size
@@ -110,6 +116,8 @@ class SimulatedServer:
         self._evictions = 0
         self._previous_end_ns: int | None = None
         self._numbers = 0
+        self._last_hand_out_ns = 0
+        self.vllm = VllmFace(shape.name, START_UNIX)
         if faults.leaked_share:
             self.scheduler.pool.allocate(round(faults.leaked_share * shape.kv_blocks))
 
@@ -127,6 +135,12 @@ class SimulatedServer:
         """Forgets what clients saw until now; from here on a blocked line blocks."""
         self.clients = Levels()
         self._closed = self.faults.blocked_line
+
+    def begin_watch(self) -> None:
+        """What is recorded of the window begins here, at `START_UNIX`; a log with what the server stated at its start."""
+        self.gaps, self.window_ns = [], self.now_ns
+        self.vllm.log = start_up(self.scheduler, self.shape.name, START_UNIX)
+        self.vllm.begin_interval(START_UNIX)
 
     def run(self, seconds: float) -> None:
         until = self.now_ns + round(seconds * SECOND)
@@ -149,6 +163,14 @@ class SimulatedServer:
         self.clients.ttfts += [(self.now_ns - r.arrival_ns) / 1e9 for r in waiting]
         return self.clients
 
+    @property
+    def num_waiting(self) -> int:
+        return self.scheduler.num_waiting + len(self._line)
+
+    def look(self) -> tuple[str, str]:
+        """Its page, and vLLM's."""
+        return self.page(), self.vllm.page(self.scheduler, self.num_waiting)
+
     def page(self) -> str:
         scheduler, shape = self.scheduler, self.shape
         reasons = dict(scheduler.waiting_by_reason())
@@ -163,7 +185,7 @@ class SimulatedServer:
             gpu=self.faults.gpu,
             census=scheduler.census(),
             num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting + len(self._line),
+            num_waiting=self.num_waiting,
             waiting_by_reason=reasons,
             prefix_query_tokens=counters.prefix_query_tokens,
             prefix_hit_tokens=counters.prefix_hit_tokens,
@@ -205,12 +227,15 @@ class SimulatedServer:
             if chunk.request.first_scheduled_ns is None:
                 chunk.request.first_scheduled_ns = self.now_ns
                 self.recorder.on_first_scheduled(self.now_ns - chunk.request.arrival_ns)
-        forward_ns = self._cost_ns(step)
+        decode_ns, prompt_ns = self._cost_ns(step)
+        forward_ns = decode_ns + prompt_ns
         self.now_ns += 100 * US + forward_ns
         emit_ns = self.now_ns
-        gaps = self._gaps(step, emit_ns)
+        truth = self._truth(step, decode_ns, prompt_ns, (wait_ns, schedule_ns))
+        gaps = self._gaps(step, emit_ns, truth)
         finished = self._commit(step, emit_ns)
-        self.now_ns += round(faults.postprocess_us * self._random.uniform(0.7, 1.3) * US)
+        self._last_hand_out_ns = round(faults.postprocess_us * self._random.uniform(0.7, 1.3) * US)
+        self.now_ns += self._last_hand_out_ns
         self.recorder.on_step(
             self._record(
                 step, census, (start_ns, emit_ns), (wait_ns, schedule_ns, forward_ns), gaps, (running, waiting)
@@ -218,11 +243,15 @@ class SimulatedServer:
         )
         for request in finished:
             self.recorder.on_request_finished(_trace(request, emit_ns))
+            self.vllm.on_finished(request, emit_ns)
+        unix = START_UNIX + (self.now_ns - self.window_ns) / SECOND
+        self.vllm.on_step(step, forward_ns, unix, usage_of(self.scheduler))
         self._step_id += 1
         self._previous_end_ns = self.now_ns
         return True
 
-    def _cost_ns(self, step: ScheduledStep) -> int:
+    def _cost_ns(self, step: ScheduledStep) -> tuple[int, int]:
+        """Of its decodes, with all that a step costs anyway, and of its prompts."""
         shape, faults = self.shape, self.faults
         read = shape.weight_read_us + shape.per_context_us * step.decode_context_tokens
         rest = shape.overhead_us + shape.per_sequence_us * len(step.decodes)
@@ -230,20 +259,45 @@ class SimulatedServer:
         prompts = shape.per_prompt_token_us * tokens + shape.per_pair_us * step.prefill_attention_pairs
         # Ordinary jitter, and now and then a step that something else disturbs.
         jitter = max(0.7, self._random.gauss(1.0, shape.noise)) + (0.5 if self._random.random() < 0.002 else 0.0)
-        return round((read + rest + prompts) * faults.slowdown * jitter * US)
+        factor = faults.slowdown * jitter * US
+        return round((read + rest) * factor), round(prompts * factor)
 
-    def _gaps(self, step: ScheduledStep, emit_ns: int) -> tuple[int, tuple[int, ...]]:
+    def _truth(
+        self, step: ScheduledStep, decode_ns: int, prompt_ns: int, before_ns: tuple[int, int]
+    ) -> dict[str, float]:
+        """Where the time from the last tokens to these goes, in seconds by part; `before_ns`: lock and schedule."""
+        tokens = step.prefill_tokens + step.recomputed_tokens
+        again = prompt_ns * step.recomputed_tokens / tokens if tokens else 0.0
+        wait_ns, schedule_ns = before_ns
+        host_ns = schedule_ns + 100 * US + self._last_hand_out_ns
+        spent = {
+            "decode": decode_ns,
+            "prefill": prompt_ns - again,
+            "recompute": again,
+            "host": host_ns,
+            "lock": wait_ns,
+        }
+        return {name: ns / SECOND for name, ns in spent.items()}
+
+    def _gaps(self, step: ScheduledStep, emit_ns: int, truth: dict[str, float]) -> tuple[int, tuple[int, ...]]:
         """Of the requests that get a token now: gaps from the step before, and longer ones one by one."""
         regular, late = 0, []
         for sequence in step.sampled:
             request = sequence.request
             if request.last_token_ns is None:
                 continue
-            self.clients.gaps.append((emit_ns - request.last_token_ns) / 1e9)
+            gap_ns = emit_ns - request.last_token_ns
+            self.clients.gaps.append(gap_ns / SECOND)
+            self.vllm.on_token(request, gap_ns / SECOND, None)
             if request.last_token_step == self._step_id - 1:
                 regular += 1
             else:
-                late.append(emit_ns - request.last_token_ns)
+                late.append(gap_ns)
+        for seconds, count in ((sum(truth.values()), regular), *((ns / SECOND, 1) for ns in late)):
+            if count:
+                waited = max(0.0, seconds - sum(truth.values()))
+                parts = tuple(waited if name == "waiting" else truth.get(name, 0.0) for name in PARTS)
+                self.gaps.append(TrueGap(seconds, count, parts))
         return regular, tuple(late)
 
     def _commit(self, step: ScheduledStep, emit_ns: int) -> list[Request]:
@@ -254,6 +308,7 @@ class SimulatedServer:
             if len(request.output_token_ids) == 1:
                 self.recorder.on_first_token(emit_ns - request.arrival_ns)
                 self.clients.ttfts.append((emit_ns - request.arrival_ns) / 1e9)
+                self.vllm.on_token(request, None, (emit_ns - request.arrival_ns) / 1e9)
             if len(request.output_token_ids) >= request.params.max_tokens:
                 self.scheduler.finish(request, FinishReason.LENGTH)
                 finished.append(request)

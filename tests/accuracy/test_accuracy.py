@@ -1,17 +1,23 @@
 """The measure itself: cases are what they say, masks hide what they say, scores count what they say."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diagnose.account import Account
+from diagnose.diagnosis import Diagnosis
+from tests.accuracy.accounts import TrueGap, check_account
+from tests.accuracy.cases import cached_case
 from tests.accuracy.conditions import CONDITIONS, PAIRS
-from tests.accuracy.report import render
+from tests.accuracy.report import put_section, render
 from tests.accuracy.rivals import rival_answers
 from tests.accuracy.score import Answer, abstention_precision, answer_of, per_condition, rate, wilson
 from tests.accuracy.shapes import SHAPES
 from tests.accuracy.windows import Case, Truth, View, is_held_out, make_case, plan
+from tests.builders import build_signals
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +116,82 @@ def test_wilson_holds_its_share_and_stays_a_share(total: int, data: st.DataObjec
 
 def test_wilson_is_no_point_at_nought():
     assert wilson(0, 100) == pytest.approx((0.0, 0.037), abs=1e-3)
+
+
+def test_a_recording_gives_the_answer_of_the_live_view(interference: Case):
+    live, replayed = (
+        answer_of(interference, view, interference.diagnose(view)) for view in (View.RECORDS, View.RECORDING)
+    )
+    assert (replayed.primary, replayed.supported) == (live.primary, live.supported)
+    assert interference.diagnose(View.RECORDING).case.is_live is False
+
+
+def test_a_log_with_a_line_per_step_shows_interference_and_one_without_abstains(interference: Case):
+    with_steps = answer_of(interference, View.LOG_STEPS, interference.diagnose(View.LOG_STEPS))
+    assert with_steps.primary == "prefill_interference" and with_steps.is_right
+    without_steps = answer_of(interference, View.LOG, interference.diagnose(View.LOG))
+    assert without_steps.primary is None and without_steps.is_honest and not without_steps.is_right
+
+
+def test_the_same_server_speaks_as_vllm(interference: Case):
+    incident, _ = interference.observations(View.VLLM)
+    ours, _ = interference.observations(View.RECORDS)
+    theirs, own = build_signals(incident), build_signals(ours)
+    assert theirs.dialect == "vllm"
+    for name in ("tokens_decode", "prefix_query_tokens"):
+        assert theirs.delta(name) == own.delta(name)
+    gaps = [build_signals(seen).histograms["inter_token_latency"] for seen in (incident, ours)]
+    assert gaps[0].count == pytest.approx(gaps[1].count, rel=0.01)
+    assert gaps[0].mean == pytest.approx(gaps[1].mean, rel=0.02)
+
+
+def test_the_truth_of_a_gap_adds_up_to_it_and_the_account_is_held_against_it(interference: Case):
+    assert interference.incident.gaps
+    for gap in interference.incident.gaps:
+        assert sum(gap.parts) == pytest.approx(gap.seconds, rel=1e-6)
+    checks = {check.quantile: check for check in interference.account_checks(interference.diagnose(View.RECORDS))}
+    assert set(checks) == {"p50", "p99"}
+    tail = checks["p99"]
+    assert tail.part == "prefill" and tail.true_seconds > 0.3 * tail.true_total
+    assert tail.error < 0.1 and tail.misplaced < 0.1
+
+
+def test_an_account_that_puts_time_elsewhere_is_off_by_that_much():
+    gaps = [TrueGap(0.02, 5, (0.01, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0))]
+    said = Account(0.02, {"decode_floor": 0.015, "prefill": 0.005}, "fitted", 0.02, 5)
+    check = check_account("p99", said, gaps, "prefill")
+    assert check is not None and check.within is None
+    assert (check.true_seconds, check.said_seconds) == (0.01, 0.005)
+    assert check.error == pytest.approx(0.25) and check.misplaced == pytest.approx(0.25)
+    assert check_account("p99", said, [], "prefill") is None
+
+
+def test_time_to_the_answer_is_counted_from_the_onset():
+    failure = make_case(("hard_failure",), "small", 0)
+    assert failure.seconds_to(View.SCRAPE, lambda diagnosis: diagnosis.primary == "hard_failure") == pytest.approx(3.0)
+
+
+def test_an_answer_that_comes_early_and_stays_is_early(interference: Case):
+    seen: list[float | None] = []
+
+    def from_the_second_look(diagnosis: Diagnosis) -> bool:
+        seen.append(diagnosis.case.signals.length_seconds)
+        return (seen[-1] or 0.0) > 4.0
+
+    assert interference.seconds_to(View.SCRAPE, from_the_second_look) == pytest.approx(7.0)
+    assert seen == [pytest.approx(10.5), pytest.approx(7.0), pytest.approx(3.5)]
+
+
+def test_a_section_takes_the_place_of_the_last_one_of_its_title(tmp_path: Path):
+    path = tmp_path / "table.md"
+    put_section(path, "# Cases: 3\n\nold\n")
+    put_section(path, "# Drills\n\nreal\n")
+    put_section(path, "# Cases: 300\n\n## Part\n\nnew\n")
+    assert path.read_text() == "# Cases: 300\n\n## Part\n\nnew\n\n# Drills\n\nreal\n"
+
+
+def test_a_kept_case_is_judged_as_the_one_that_was_made(tmp_path: Path, leak: Case):
+    what = (("kv_leak",), "small", 0)
+    made, kept = cached_case(tmp_path, what), cached_case(tmp_path, what)
+    assert kept.incident.steps == made.incident.steps == leak.incident.steps
+    assert kept.diagnose(View.RECORDS).primary == "kv_leak"

@@ -1,23 +1,29 @@
 """A labelled case: the two windows of a simulated server, what is true of them, and what a diagnosis may see."""
 
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from random import Random
 
 from diagnose.commands.diagnose import judge
 from diagnose.diagnosis import Diagnosis
 from diagnose.observation import Observation, observe
 from diagnose.slo import Reported, parse_reported
+from diagnose.sources.engine_log import read_log
+from diagnose.sources.log_signals import LogEvidence
 from probes.catalog import PREFIX
-from probes.recording import Entry
+from probes.recording import Entry, RecordingWriter, read_recording
 from probes.wire import StepsHeader, encode_steps
 from runbooks.drills.service_levels import Levels, quantile
 from runbooks.experiments.workload import Arrival, Load
+from tests.accuracy.accounts import AccountCheck, TrueGap, check_account
 from tests.accuracy.conditions import CONDITIONS, PAIRS, Condition, Mask, Scenario, quiet_scenario
 from tests.accuracy.server import Faults, SimulatedServer
 from tests.accuracy.shapes import SHAPES
+from tests.accuracy.vllm import LogLine, written
 from tests.builders import START_UNIX
 
 WARM_UP_SECONDS = 6.0
@@ -27,11 +33,15 @@ TARGET = "http://127.0.0.1:8000"
 
 
 class View(StrEnum):
-    """What a diagnosis may see."""
+    """What a diagnosis may see. All but `RECORDING` and the logs are of a live target."""
 
     RECORDS = "scrape + records"
     SCRAPE = "scrape only"
+    RECORDING = "recording"
     NO_BASELINE = "records, no baseline"
+    VLLM = "vLLM's page"
+    LOG_STEPS = "vLLM's log, a line per step"
+    LOG = "vLLM's log only"
     MASKED = "deciding signal masked"
 
 
@@ -52,11 +62,31 @@ class Window:
     steps: tuple[Entry, ...]
     events: tuple[Entry, ...]
     clients: Levels
+    vllm_pages: tuple[Entry, ...] = ()
+    log: tuple[LogLine, ...] = ()
+    gaps: tuple[TrueGap, ...] = ()
+    onset_seconds: float = 0.0
+    """After the start, when what is wrong begins."""
 
-    def observation(self, *, records: bool, without: Sequence[str] = ()) -> Observation:
-        pages = [replace(page, body=_without(page.body, without)) for page in self.pages] if without else self.pages
+    def entries(self, *, records: bool, without: Sequence[str] = (), looks: int | None = None) -> list[Entry]:
+        """In time order. `looks`: only so many intervals between scrapes, from the start."""
+        pages = (
+            [replace(page, body=hide_families(page.body, without)) for page in self.pages] if without else self.pages
+        )
         steps = self.steps if records else ()
-        return observe(TARGET, sorted((*pages, *steps, *self.events), key=lambda entry: entry.unix))
+        if looks is None:
+            return sorted((*pages, *steps, *self.events), key=lambda entry: entry.unix)
+        return sorted((*pages[: looks + 1], *steps[:looks]), key=lambda entry: entry.unix)
+
+    def through_vllm(self) -> list[Entry]:
+        return sorted((*self.vllm_pages, *self.events), key=lambda entry: entry.unix)
+
+    def logged(self, *, steps: bool) -> Observation:
+        """What its log alone says."""
+        lines = [line for line in self.log if steps or "Iteration(" not in line.text]
+        observation = Observation("vllm.log")
+        observation.add_source(LogEvidence(read_log("vllm.log", written(lines), START_UNIX + 600)))
+        return observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +99,8 @@ class Case:
     reported: tuple[Reported, ...]
     moved: bool
     """Whether the symptom of the condition really shows in what clients saw."""
+    part: str = ""
+    """Where the time goes between tokens; see `Scenario.part`."""
 
     @property
     def name(self) -> str:
@@ -81,7 +113,7 @@ class Case:
 
     @property
     def views(self) -> tuple[View, ...]:
-        plain = (View.RECORDS, View.SCRAPE, View.NO_BASELINE)
+        plain = tuple(view for view in View if view is not View.MASKED)
         return (*plain, View.MASKED) if self._mask() is not None and self.moved else plain
 
     def _mask(self) -> Mask | None:
@@ -100,19 +132,62 @@ class Case:
 
     def observations(self, view: View) -> tuple[Observation, Observation | None]:
         """Incident and baseline."""
+        if view in (View.LOG, View.LOG_STEPS):
+            steps = view is View.LOG_STEPS
+            return self.incident.logged(steps=steps), self.quiet.logged(steps=steps)
+        if view is View.VLLM:
+            return observe(TARGET, self.incident.through_vllm()), observe(TARGET, self.quiet.through_vllm())
         mask = self._mask() if view is View.MASKED else None
         families = mask.families if mask is not None else ()
         records = view is not View.SCRAPE and not (mask is not None and mask.records)
-        incident = self.incident.observation(records=records, without=families)
+        read = _recorded if view is View.RECORDING else _live
+        incident = read(self.incident.entries(records=records, without=families))
         if view is View.NO_BASELINE or (mask is not None and mask.baseline):
             return incident, None
-        return incident, self.quiet.observation(records=records, without=families)
+        return incident, read(self.quiet.entries(records=records, without=families))
 
     def diagnose(self, view: View) -> Diagnosis:
+        return self._judge(view, *self.observations(view))
+
+    def _judge(self, view: View, incident: Observation, baseline: Observation | None) -> Diagnosis:
         mask = self._mask() if view is View.MASKED else None
         reported = () if mask is not None and mask.reported else self.reported
-        incident, baseline = self.observations(view)
-        return judge(incident, baseline, (), reported=reported, is_live=True, target=TARGET)
+        is_live = view not in (View.RECORDING, View.LOG, View.LOG_STEPS)
+        return judge(incident, baseline, (), reported=reported, is_live=is_live, target=TARGET)
+
+    def seconds_to(self, view: View, is_right: Callable[[Diagnosis], bool]) -> float:
+        """From the onset, how long to watch until the answer is right and stays so. For a case whose last answer is right."""
+        seen = self.incident.entries(records=view is not View.SCRAPE)[-1].unix
+        baseline = self.observations(view)[1]
+        for looks in range(len(self.incident.pages) - (2 if not self.incident.events else 1), 0, -1):
+            entries = self.incident.entries(records=view is not View.SCRAPE, looks=looks)
+            if not is_right(self._judge(view, observe(TARGET, entries), baseline)):
+                break
+            seen = entries[-1].unix
+        return seen - START_UNIX - self.incident.onset_seconds
+
+    def account_checks(self, diagnosis: Diagnosis) -> tuple[AccountCheck, ...]:
+        """Of the part in which the condition puts its time; none where there are two, or none that shows."""
+        said = {"p50": diagnosis.account_p50, "p99": diagnosis.account_p99}
+        if not self.part or not self.moved or len(self.conditions) > 1:
+            return ()
+        checks = [check_account(q, account, self.incident.gaps, self.part) for q, account in said.items() if account]
+        return tuple(check for check in checks if check is not None)
+
+
+def _live(entries: Sequence[Entry]) -> Observation:
+    return observe(TARGET, entries)
+
+
+def _recorded(entries: Sequence[Entry]) -> Observation:
+    """Written to a file and read again."""
+    with tempfile.TemporaryDirectory(prefix="stallscope-") as directory:
+        path = Path(directory) / "case.rec"
+        with RecordingWriter(path, TARGET, START_UNIX) as writer:
+            for entry in entries:
+                writer.write(entry)
+        recording = read_recording(path.read_bytes())
+    return observe(recording.target, recording.entries)
 
 
 def is_held_out(shape: str, seed: int) -> bool:
@@ -150,7 +225,8 @@ def make_case(names: Sequence[str], shape: str, seed: int) -> Case:
     )
     incident = _simulate(scenario, f"{key}/incident")
     moved = any(incident.clients.worse_than(quiet.clients, condition.symptom) for condition in conditions)
-    return Case(conditions, shape, seed, quiet, incident, _reported(scenario, incident.clients), moved)
+    reported = _reported(scenario, incident.clients)
+    return Case(conditions, shape, seed, quiet, incident, reported, moved, scenario.part)
 
 
 def _reported(scenario: Scenario, clients: Levels) -> tuple[Reported, ...]:
@@ -183,24 +259,38 @@ def _watch(server: SimulatedServer, scenario: Scenario) -> Window:
     """A page at each interval, and the step records between."""
     seconds = scenario.window_seconds * (2 / 3 if scenario.dies else 1)
     count = round(seconds / _INTERVAL_SECONDS)
-    pages, steps = [Entry(START_UNIX, "exposition", server.page())], []
+    server.begin_watch()
+    looks, steps = [(START_UNIX, *server.look())], []
     next_id = server.recorder.next_id
     for turn in range(1, count + 1):
         server.run(seconds / count)
         at = START_UNIX + seconds * turn / count
-        pages.append(Entry(at, "exposition", server.page()))
+        looks.append((at, *server.look()))
+        server.vllm.say_load(server.scheduler, server.num_waiting, at)
         found = server.recorder.steps_since(next_id)
         next_id = found.next_id
         header = StepsHeader("simulated", found.next_id, found.lost, server.now_ns, 0)
         steps.append(Entry(at, "steps", "".join(encode_steps(header, found.records))))
-    events = []
+    events, log = [], list(server.vllm.log)
     if scenario.dies:
         text = "the target answered at the start of the window and is gone now: connection refused"
         events.append(Entry(START_UNIX + seconds + 3, "event", text, "gone"))
-    return Window(tuple(pages), tuple(steps), tuple(events), server.end_window())
+        log.append(
+            LogLine(START_UNIX + seconds + 3, "Engine core proc EngineCore_0 died unexpectedly, shutting down client.")
+        )
+    return Window(
+        pages=tuple(Entry(at, "exposition", page) for at, page, _ in looks),
+        steps=tuple(steps),
+        events=tuple(events),
+        clients=server.end_window(),
+        vllm_pages=tuple(Entry(at, "exposition", page) for at, _, page in looks),
+        log=tuple(log),
+        gaps=tuple(server.gaps),
+        onset_seconds=seconds if scenario.dies else 0.0,
+    )
 
 
-def _without(page: str, families: Sequence[str]) -> str:
+def hide_families(page: str, families: Sequence[str]) -> str:
     """The page of an engine that does not export these families."""
     names = "|".join(map(re.escape, families))
     wanted = re.compile(

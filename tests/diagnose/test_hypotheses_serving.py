@@ -2,7 +2,8 @@
 
 import pytest
 
-from diagnose.diagnosis import diagnose
+from diagnose.diagnosis import Diagnosis, diagnose
+from diagnose.dialects.base import Usage
 from diagnose.observation import Observation
 from probes.records import BlockCensus
 from tests.builders import Machine, Plan, make_signals, make_steps, watch
@@ -50,6 +51,73 @@ def test_an_idle_engine_is_not_hung():
 )
 def test_a_cap_binds_when_running_sits_at_it_and_nothing_else_does(over, expected):
     assert verdict(look(cases.capped(**over)), "sequence_cap") == expected
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "expected"),
+    [
+        ((64, 64, 64, 64), (5, 5, 5, 5), "supported"),
+        ((64, 64, 63, 12), (5, 5, 5, 0), "supported"),
+        ((58, 64, 62, 60), (21, 23, 22, 2), "undetermined"),
+        ((58, 63, 62, 60), (21, 23, 22, 2), "refuted"),
+    ],
+)
+def test_a_cap_that_was_reached_once_while_others_waited_below_it_is_open(running, waiting, expected):
+    """Where no reason of a wait is told, as in vLLM's log: long prompts hold requests up below the cap as well."""
+    gauges = {
+        "running": running,
+        "waiting": waiting,
+        "max_sequences": 64,
+        "pool_usage": (0.3,) * 4,
+        "pool_blocks": 1000,
+    }
+    diagnosis = diagnose(cases.TARGET, make_signals(gauges=gauges, usage=Usage.ACTIVE), is_live=True)
+    assert verdict(diagnosis, "sequence_cap") == expected
+
+
+def queue(running: tuple[int, ...], **gauges: float) -> Diagnosis:
+    """Queue time dominates, tokens come at their usual pace, and the pool has room."""
+    histograms = {
+        "queue_time": {2.0: 40},
+        "time_to_first_token": {2.2: 40},
+        "inter_token_latency": {0.02: 4000},
+    }
+    pool = {"pool_usage": (0.3,) * len(running), "pool_blocks": 1000}
+    levels = {"running": running, "waiting": (9,) * len(running), **pool, **gauges}
+    signals = make_signals(gauges=levels, histograms=histograms, usage=Usage.ACTIVE)
+    usual = make_signals(histograms={"inter_token_latency": {0.02: 4000}})
+    return diagnose(cases.TARGET, signals, usual, is_live=True)
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "expected"),
+    [
+        (queue((21, 34, 28, 30)), "supported"),
+        (queue((32, 32, 31, 32)), "undetermined"),
+        (queue((32, 32, 31, 32), max_sequences=64), "supported"),
+        (queue((32, 32)), "supported"),
+    ],
+    ids=["moves", "flat, no cap told", "flat below the cap", "two samples"],
+)
+def test_a_queue_behind_a_number_that_never_moves_may_be_a_cap_that_is_not_told(diagnosis: Diagnosis, expected: str):
+    assert verdict(diagnosis, "queue_overload") == expected
+    if expected == "undetermined":
+        assert "the configured cap of sequences" in texts(diagnosis, "queue_overload")
+
+
+@pytest.mark.parametrize(("context", "expected"), [(100, "supported"), (200_000, "undetermined")])
+def test_without_a_baseline_a_queue_beside_steps_that_read_long_contexts_is_open(context: int, expected: str):
+    """Nothing tells whether the reading slowed the service, and with it made the queue."""
+    steps = make_steps(300, lambda index: Plan(8, context + context * (index % 7) // 4))
+    signals = make_signals(
+        gauges={"running": (8, 9, 7), "waiting": (9, 8, 9), "max_sequences": 64},
+        histograms={"queue_time": {2.0: 40}, "time_to_first_token": {2.2: 40}},
+        steps=tuple(steps),
+    )
+    diagnosis = diagnose(cases.TARGET, signals, is_live=True)
+    assert verdict(diagnosis, "queue_overload") == expected
+    if expected == "undetermined":
+        assert "a baseline of the same server" in texts(diagnosis, "queue_overload")
 
 
 @pytest.mark.parametrize(

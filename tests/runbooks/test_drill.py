@@ -4,22 +4,32 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from diagnose.case import Window, make_window
 from diagnose.cli import stallscope
+from diagnose.commands.diagnose import judge
+from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.hypotheses.registry import HYPOTHESES
-from engine.errors import ConfigError
-from engine.server.drill_fault import DrillFault, parse_fault
+from diagnose.observation import observe
+from diagnose.policy import DEFAULT_POLICY
+from engine.server.drill_fault import parse_fault
+from probes.recording import read_recording
 from runbooks.drills.catalog import DRILLS, USUAL_PACE, varied
+from runbooks.drills.run import DrillRun, Outcome, Seen
 from runbooks.drills.service_levels import Levels, Symptom
 from runbooks.drills.traffic import Pace, levels_of
+from runbooks.drills.truth import check_account
 from runbooks.experiments.client import Stream
 from runbooks.experiments.workload import Arrival
+from tests.builders import Machine, make_signals, make_steps
 from tests.runbooks.test_demo import is_alive
 
+DATA = Path(__file__).resolve().parent.parent / "data"
 COMMAND = [sys.executable, "-m", "diagnose.cli", "drill"]
 
 
@@ -58,16 +68,6 @@ def test_what_a_drill_expects_exists_and_its_loads_are_loads(drill):
         parse_fault(drill.fault, "1")
 
 
-def test_a_fault_needs_its_gate_and_a_known_form():
-    assert parse_fault("lock=20ms", "1") == DrillFault("lock", 0.02)
-    for gate in (None, "0", ""):
-        with pytest.raises(ConfigError, match="STALLSCOPE_DRILLS=1"):
-            parse_fault("lock=20ms", gate)
-    for text in ("lock", "lock=20", "lock=0ms", "leak=5ms", "lock=-3ms", "host=60000ms"):
-        with pytest.raises(ConfigError, match="lock=20ms"):
-            parse_fault(text, "1")
-
-
 @pytest.mark.slow
 def test_a_server_without_the_gate_refuses_the_fault():
     command = [
@@ -85,6 +85,105 @@ def test_a_server_without_the_gate_refuses_the_fault():
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "STALLSCOPE_DRILLS=1" in done.stderr and done.stderr.count("\n") <= 2
+
+
+def replayed(drill: str) -> Outcome:
+    """The outcome of a drill whose windows are those of a recording."""
+    seen = []
+    for name in (f"drill-{drill}-baseline", f"drill-{drill}"):
+        recording = read_recording((DATA / f"{name}.rec").read_bytes())
+        seen.append(Seen(recording.target, recording.entries, Levels([0.02] * 50, [0.1] * 20)))
+    seen[1].levels.ttfts[:] = [2.0] * 20
+    quiet, incident = seen
+    diagnosis = judge(
+        observe(incident.url, incident.entries),
+        observe(quiet.url, quiet.entries),
+        (),
+        is_live=True,
+        target=incident.url,
+    )
+    return Outcome(DRILLS[drill], quiet, incident, (), diagnosis)
+
+
+def blind(monkeypatch: pytest.MonkeyPatch, guess: str) -> Result:
+    outcome = replayed("hard_failure")
+
+    def run(self: DrillRun) -> Outcome:
+        self.on_ready("quiet", outcome.quiet.url, 1)
+        self.on_ready("incident", outcome.incident.url, 1)
+        return replace(outcome, drill=self.drill)
+
+    monkeypatch.setattr(DrillRun, "run", run)
+    monkeypatch.setattr("runbooks.drills.catalog.DRILLS", {"hard_failure": DRILLS["hard_failure"]})
+    return CliRunner().invoke(stallscope, ["drill", "--blind", "--seed", "3"], input=f"{guess}\n")
+
+
+@pytest.mark.parametrize(("guess", "said"), [("hard_failure", "right"), ("kv_leak", "not so")])
+def test_a_blind_drill_hides_its_name_until_it_is_guessed(monkeypatch: pytest.MonkeyPatch, guess: str, said: str):
+    result = blind(monkeypatch, guess)
+    assert result.exit_code == 0, result.output
+    before, _, after = result.output.partition("What is wrong?")
+    assert DRILLS["hard_failure"].summary not in before and "look at it for 60 s" in before
+    assert f"You said: {guess}: {said}. It was hard_failure" in after
+    assert DRILLS["hard_failure"].deciding in after
+    assert after.index("It was hard_failure") < after.index("Truth")
+
+
+def test_a_target_is_driven_by_load_alone_and_no_engine_is_started(monkeypatch: pytest.MonkeyPatch):
+    outcome = replayed("sequence_cap")
+    asked: list[tuple[str, int | None, str]] = []
+
+    def window(_: DrillRun, place: tuple[str, int | None], phase: str, pace: Pace, seconds: float) -> Seen:
+        asked.append((*place, phase))
+        return outcome.quiet if phase == "quiet" else outcome.incident
+
+    monkeypatch.setattr("runbooks.drills.run.EngineProcess", None)
+    monkeypatch.setattr("runbooks.drills.run.measure_pace", lambda url: Pace(0.005, 1.0))
+    monkeypatch.setattr(DrillRun, "_window", window)
+    url = "http://127.0.0.1:9"
+    DrillRun(DRILLS["prefill_interference"], "tiny", 1, target=url).run()
+    assert asked == [(url, None, "quiet"), (url, None, "incident")]
+
+
+@pytest.mark.parametrize("name", ["slow_host", "hard_failure", "sequence_cap"])
+def test_a_drill_that_breaks_or_configures_the_engine_never_touches_a_target(name: str):
+    result = CliRunner().invoke(stallscope, ["drill", name, "--target", "http://127.0.0.1:9"])
+    assert result.exit_code == 2
+    assert f"{name} cannot be induced in http://127.0.0.1:9 by load alone" in result.output
+    assert result.output.strip().count("\n") <= 1
+
+
+def test_an_outcome_is_right_by_what_was_induced_and_what_showed():
+    outcome = replayed("hard_failure")
+    assert outcome.moved and outcome.named == "hard_failure" and outcome.is_right
+    assert not replace(outcome, drill=DRILLS["kv_leak"]).is_right
+    assert not replace(
+        outcome, drill=DRILLS["queue_overload"], incident=replace(outcome.incident, levels=Levels())
+    ).moved
+
+
+def test_an_account_is_held_against_the_clients_clocks():
+    def window(postprocess_us: float) -> Window:
+        machine = Machine(postprocess_us=postprocess_us)
+        return make_window(make_signals(steps=tuple(make_steps(400, machine=machine))), DEFAULT_POLICY)
+
+    quiet, slow = window(100), window(5100)
+    case = diagnosis_of(slow, quiet)
+    floor = quiet.mean_gap()
+    assert floor is not None
+    before, after = Levels([floor] * 400), Levels([floor + 0.005] * 400)
+    check = check_account("host", case, before, after)
+    assert check is not None
+    assert check.clients == pytest.approx(0.005) and check.said == pytest.approx(0.005, rel=0.01)
+    assert check.error < 0.01
+    blamed = check_account("lock", case, before, after)
+    assert blamed is not None and blamed.error == pytest.approx(1.0, abs=0.01)
+    assert check_account("", case, before, after) is None
+    assert check_account("host", case, before, before) is None
+
+
+def diagnosis_of(incident: Window, baseline: Window) -> Diagnosis:
+    return diagnose("drill", incident.signals, baseline.signals, is_live=True)
 
 
 def test_levels_are_of_the_window_and_count_who_still_waits():
