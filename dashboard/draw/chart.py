@@ -121,6 +121,8 @@ def _row(
     spans: list[Span] = []
     text, role = "", ""
     empty, empty_role = ("·", "band") if y in inside else (" ", "")
+    if not overlay and not any(cells[y * columns : (y + 1) * columns]):
+        return [Span(empty * columns, empty_role)]
     for x in range(columns):
         place = y * columns + x
         if cells[place]:
@@ -168,7 +170,7 @@ def _edges(parts: Sequence[Series], x: int, ceiling: float, height: int) -> Edge
     return tuple(found)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _stack(edges: Edges, height: int) -> tuple[Span, ...]:
     """The cells of a column from the ground up. Remembered: from frame to frame nearly all columns are the same."""
     reach = edges[-1][0] if edges else 0.0

@@ -29,7 +29,7 @@ def tab_bar(view: View, width: int) -> Line:
         tabs += [Span(" ", role)]
     if width >= 112:
         tabs = [Span(" stallscope ", "brand"), *tabs]
-    return both_ends(tabs, _time(view, room=width - text_width(tabs)), width)
+    return both_ends(tabs, _time(view, room=width - text_width(tabs) - 1), width)
 
 
 def _time(view: View, room: int) -> Line:
