@@ -40,7 +40,7 @@ def engine_entries(scrapes: int = 30, *, idle_from: int | None = None, prefill: 
             engine.requests(1, 0.3, 0.02)
         state: dict[str, Any] = {"num_running": 0, "census": BlockCensus(0, 60, 40)} if idle else {"num_running": 8}
         entries.append(Entry(at, "exposition", engine.page(**state)))
-        if records:
+        if number:
             entries.append(Entry(at, "steps", engine.steps(records)))
     return entries
 
