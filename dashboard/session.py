@@ -12,7 +12,7 @@ from dashboard.model.requests import Requests
 from dashboard.model.spool import Spool
 from dashboard.model.target import Mark, Phase, Refusal, Target
 from dashboard.model.update import Update
-from dashboard.model.view import SPANS, Page, View
+from dashboard.model.view import SHORTEST_SPAN, SPANS, Page, View
 from dashboard.options import Options
 from dashboard.panels import fleet, overview, protocol, requests, steps, techniques
 from dashboard.panels.diagnosis import next_command
@@ -194,7 +194,7 @@ class Session:
         if target is not view.target or first is None or last is None or view.zoomed:
             return
         if target.is_file:
-            view.span = max(SPANS[0], last - first)
+            view.span = max(SHORTEST_SPAN, last - first)
         else:
             view.span = next(
                 (span for span in SPANS if span >= min(view.longest_span, last - first)), view.longest_span

@@ -77,15 +77,20 @@ def facts(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 def _symptom_facts(case: Case) -> list[str]:
     median, tail = (latency_text(case.incident, "inter_token_latency", q) for q in (0.5, 0.99))
-    found = [f". ITL p50 {median}, p99 {tail}"]
+    found = [f". ITL p50 {_bare(median)}, p99 {tail}"]
     if case.baseline is not None:
         before = [latency_text(case.baseline, "inter_token_latency", q) for q in (0.5, 0.99)]
-        found[0] += f"; baseline p50 {before[0]}, p99 {before[1]}"
+        found[0] += f"; baseline p50 {_bare(before[0])}, p99 {before[1]}"
     found += _load_facts(case)
     share = case.stall_share()
     if share is not None:
         found.append(f". stalls hold {percent(share)} of the streams' decode time")
     return found
+
+
+def _bare(latency: str) -> str:
+    """Without the number of samples, which the p99 beside it says."""
+    return latency.partition("  (n=")[0]
 
 
 def _load_facts(case: Case) -> list[str]:

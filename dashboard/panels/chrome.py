@@ -96,7 +96,7 @@ def problem_lines(view: View) -> list[str]:
         gone = target.lost_for(view.at)
         since = f"lost for {age(gone)}" if gone is not None else "lost"
         why = target.problem.removeprefix(f"{target.name}/metrics: ") or "it does not answer"
-        return [f"{since}: {why}; what is shown is older, and it is tried again"]
+        return [f"{since}: {why}; older figures below; it is tried again"]
     if phase is Phase.STALE:
         return ["stale: an answer is overdue; what is shown is older"]
     return []

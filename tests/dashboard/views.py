@@ -12,7 +12,7 @@ from dashboard.model.spool import Spool
 from dashboard.model.target import Mark, Target
 from dashboard.model.update import Update
 from dashboard.model.verdicts import summarise
-from dashboard.model.view import SPANS, View
+from dashboard.model.view import SHORTEST_SPAN, SPANS, View
 from probes.recording import Entry, read_recording
 from probes.records import BlockCensus
 from tests.builders import START_UNIX, Engine, make_steps, with_prefill
@@ -78,7 +78,7 @@ def make_view(
     view = View([target], end + later)
     length = end - target.history.first
     view.span = (
-        max(SPANS[0], length) if is_file else next(span for span in SPANS if span >= length)
+        max(SHORTEST_SPAN, length) if is_file else next(span for span in SPANS if span >= length)
     )  # as the session does
     first = target.history.first
     job = Job(0, URL, not is_file, spool, max(first, last - judged_seconds), last, trailing=False)
