@@ -24,6 +24,8 @@ from dashboard.widgets.line_view import LineView
 from diagnose.errors import DiagnoseError
 
 REDRAW_SECONDS = 0.5
+PAGE_SECONDS = 0.9
+"""A page without news is drawn at every second tick."""
 
 
 def _bind(key: str, action: str, text: str, tooltip: str, *, show: bool = False, priority: bool = False) -> Binding:
@@ -94,6 +96,7 @@ class DashboardApp(App[None]):
     ) -> None:
         super().__init__()
         self.session, self._on_first_paint = session, on_first_paint
+        self._drawn = 0.0
         self._bundle_dir = bundle_dir or Path.cwd()
         for one in themes():
             self.register_theme(one)
@@ -128,15 +131,19 @@ class DashboardApp(App[None]):
         self.session.close()
 
     def tick(self) -> None:
-        self.session.tick()
+        """The clocks in the first two lines always; the page when there is news, and once a second since time goes on."""
+        news = self.session.tick()
         for notice in self.session.notices:
             self.notify(notice, markup=False)
         self.session.notices.clear()
-        self.redraw()
+        self.redraw(page=news or time.monotonic() - self._drawn > PAGE_SECONDS)
 
-    def redraw(self) -> None:
+    def redraw(self, *, page: bool = True) -> None:
+        """All lines, or those above the page alone."""
         for view in self.query(LineView):
-            view.redraw()
+            if page or view.id != "page":
+                view.redraw()
+        self._drawn = time.monotonic() if page else self._drawn
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """With --readonly nothing is written; while one types, keys are text."""

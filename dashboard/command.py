@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
@@ -13,8 +14,10 @@ import click
 from diagnose.commands.completion import complete_files
 from diagnose.commands.params import Duration, Slo, is_url
 from diagnose.errors import SourceError
-from diagnose.policy import Policy
 from diagnose.slo import Objective
+
+if TYPE_CHECKING:
+    from diagnose.policy import Policy
 
 PAGES = ("overview", "steps", "memory", "host", "requests", "protocol", "fleet", "techniques")
 THEMES = ("stallscope-dark", "stallscope-light", "stallscope-safe", "stallscope-mono")
@@ -130,7 +133,7 @@ def _collect_again() -> None:
     gc.freeze()  # what is loaded by now stays: no collection needs to walk it
 
 
-def _policy(path: Path) -> Policy:
+def _policy(path: Path) -> "Policy":
     from diagnose.thresholds import read_policy
 
     return read_policy(path)

@@ -11,13 +11,13 @@ from dashboard.model.spool import Spool
 from dashboard.model.summary import Summary
 from diagnose.errors import DiagnoseError
 from diagnose.exposition import ExpositionParser
-from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.slo import Objective
 from probes.recording import Entry
 
 if TYPE_CHECKING:
     from diagnose.diagnosis import Diagnosis
     from diagnose.observation import Observation
+    from diagnose.policy import Policy
 
 MAX_TRAILING_PAGES = 12
 """Counters need the first and the last page; a dozen samples of each gauge show its peaks. Marked windows use every page."""
@@ -61,7 +61,8 @@ class Judged:
 @dataclass(frozen=True, slots=True)
 class Rules:
     objectives: Sequence[Objective] = ()
-    policy: Policy = DEFAULT_POLICY
+    policy: "Policy | None" = None
+    """None: the default thresholds."""
 
 
 def window_entries(entries: Sequence[Entry], *, most_pages: int | None = None) -> list[Entry]:
@@ -88,6 +89,7 @@ def make_diagnosis(
     """Raises DiagnoseError when the window holds too little."""
     from diagnose.commands.diagnose import judge  # loads every rule: after the first paint
     from diagnose.observation import observe
+    from diagnose.policy import DEFAULT_POLICY
 
     most = MAX_TRAILING_PAGES if job.trailing else None
     incident = observe(job.name, window_entries(job.entries(), most_pages=most), parser)
@@ -97,7 +99,7 @@ def make_diagnosis(
     elif baseline_entries is not None:
         baseline = observe(job.baseline_file, baseline_entries)
     return judge(
-        incident, baseline, rules.objectives, is_live=job.is_live, target=job.name, policy=rules.policy
+        incident, baseline, rules.objectives, is_live=job.is_live, target=job.name, policy=rules.policy or DEFAULT_POLICY
     )  # fmt: skip
 
 

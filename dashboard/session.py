@@ -12,7 +12,7 @@ from dashboard.model.requests import Requests
 from dashboard.model.spool import Spool
 from dashboard.model.target import Mark, Phase, Refusal, Target
 from dashboard.model.update import Update
-from dashboard.model.view import SPANS, Page, View
+from dashboard.model.view import SHORTEST_SPAN, SPANS, Page, View
 from dashboard.options import Options
 from dashboard.panels import fleet, overview, protocol, requests, steps, techniques
 from dashboard.panels.diagnosis import next_command
@@ -27,8 +27,8 @@ GONE_AFTER_FAILURES = 3
 """Scrapes in a row that nothing answered, after which a target that had answered is called gone."""
 _MIN_TRAILING_SECONDS = 2.0
 _MIN_PAUSE_SECONDS = 5.0
-_PAUSE_PER_COST = 100.0
-"""A diagnosis that takes 0.1 s of CPU time is made again after 10 s: diagnoses never cost more than 1 % of a core."""
+_PAUSE_PER_COST = 200.0
+"""A diagnosis that takes 0.05 s of CPU time is made again after 10 s: diagnoses never cost more than half a percent of a core."""
 _FLEET_PAUSE_PER_COST = 12.0
 """Of the targets that are not shown one is judged after the other, in a thirteenth of a core."""
 SMALL_FLEET = 8
@@ -50,7 +50,7 @@ class Session:
 
     def __init__(self, sources: Sequence[str], options: Options) -> None:
         self._inbox: queue.SimpleQueue[tuple[int, Body] | Judged] = queue.SimpleQueue()
-        self._options = options
+        self.options = options
         now = time.time()
         points = max(_MIN_POINTS, min(2 * 3600, _SHARED_POINTS // len(sources)))
         self._spools = [
@@ -94,10 +94,6 @@ class Session:
         self.notices: list[str] = []
         """For the person: taken out by whoever shows them."""
 
-    @property
-    def options(self) -> Options:
-        return self._options
-
     def start(self) -> None:
         for feed in self._feeds:
             feed.start()
@@ -120,12 +116,12 @@ class Session:
             if not feed.is_alive():
                 feed.keeper.close()
 
-    def tick(self, now: float | None = None) -> None:
-        """Takes in what arrived, moves the playhead, asks for diagnoses that are due."""
+    def tick(self, now: float | None = None) -> bool:
+        """Takes in what arrived, moves the playhead, asks for diagnoses that are due. Returns whether there is news to draw."""
         view = self.view
         now = time.time() if now is None else now
         elapsed, self._tick, view.now = max(0.0, now - self._tick), now, now
-        self._drain()
+        arrived = self._drain()
         target = view.target
         view.playhead.advance(elapsed, target.end(now), stops=target.is_file)
         shown = view.current if view.page is Page.REQUESTS else None
@@ -138,6 +134,7 @@ class Session:
         self._fit_span(target)
         self._load_old_steps()
         self._ask_for_due(now)
+        return arrived or view.playhead.playing
 
     def _load_old_steps(self) -> None:
         """Step records of a time that the recent ones do not reach are read back from disk."""
@@ -155,17 +152,20 @@ class Session:
                 record for entry in entries if entry.kind == "steps" for record in decode_steps(entry.body)[1]
             )
 
-    def _drain(self) -> None:
-        deadline = time.monotonic() + _DRAIN_SECONDS
+    def _drain(self) -> bool:
+        """Whether anything had arrived."""
+        deadline, arrived = time.monotonic() + _DRAIN_SECONDS, False
         while time.monotonic() < deadline:
             try:
                 message = self._inbox.get_nowait()
             except queue.Empty:
-                return
+                break
+            arrived = True
             if isinstance(message, Judged):
                 self._take_judged(message)
             else:
                 self._take(*message)
+        return arrived
 
     def _take(self, number: int, body: Body) -> None:
         target = self.view.targets[number]
@@ -194,7 +194,7 @@ class Session:
         if target is not view.target or first is None or last is None or view.zoomed:
             return
         if target.is_file:
-            view.span = max(SPANS[0], last - first)
+            view.span = max(SHORTEST_SPAN, last - first)
         else:
             view.span = next(
                 (span for span in SPANS if span >= min(view.longest_span, last - first)), view.longest_span

@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from diagnose.errors import SourceError
-from diagnose.policy import Policy
-from diagnose.signals import Signals
 from diagnose.units import parse_duration
+
+if TYPE_CHECKING:  # every command that takes an objective would load them before it says a word
+    from diagnose.policy import Policy
+    from diagnose.signals import Signals
 
 SLO_METRICS = {
     "itl": "inter_token_latency",
@@ -37,7 +40,7 @@ class Reported:
     seconds: float
 
 
-def reported_by_clients(signals: Signals, policy: Policy) -> tuple[Reported, ...]:
+def reported_by_clients(signals: "Signals", policy: "Policy") -> tuple[Reported, ...]:
     """Of a load generator's result beside the engine. Its inter-token latency is one per message: left out when those carry
     several tokens."""
     per_message, per_token = signals.last("client_itl_mean"), signals.last("client_tpot_mean")

@@ -91,14 +91,14 @@ def _label(y: int, height: int, ceiling: float, unit: Callable[[float], str]) ->
 
 def _plot(one: Series, cells: bytearray, roles: list[str], columns: int, height: int, ceiling: float) -> None:
     """A connected line: neighbours are joined by a vertical run, gaps stay open."""
-    rows, previous = height * 4, None
+    bottom, previous = height * 4 - 1, -1
     for x, value in enumerate(one.values[: columns * 2]):
         if value is None:
-            previous = None
+            previous = -1
             continue
-        share = min(1.0, max(0.0, value / ceiling)) if ceiling > 0 else 0.0
-        dot = rows - 1 - round(share * (rows - 1))
-        low, high = (dot, dot) if previous is None else (min(dot, previous), max(dot, previous))
+        dot = bottom - round(value / ceiling * bottom) if ceiling > 0 else bottom
+        dot = 0 if dot < 0 else bottom if dot > bottom else dot
+        low, high = (dot, dot) if previous < 0 else (previous, dot) if previous < dot else (dot, previous)
         for y in range(low, high + 1):
             place = (y >> 2) * columns + (x >> 1)
             cells[place] |= _DOTS[y & 3][x & 1]
@@ -121,6 +121,8 @@ def _row(
     spans: list[Span] = []
     text, role = "", ""
     empty, empty_role = ("·", "band") if y in inside else (" ", "")
+    if not overlay and not any(cells[y * columns : (y + 1) * columns]):
+        return [Span(empty * columns, empty_role)]
     for x in range(columns):
         place = y * columns + x
         if cells[place]:
@@ -168,7 +170,7 @@ def _edges(parts: Sequence[Series], x: int, ceiling: float, height: int) -> Edge
     return tuple(found)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _stack(edges: Edges, height: int) -> tuple[Span, ...]:
     """The cells of a column from the ground up. Remembered: from frame to frame nearly all columns are the same."""
     reach = edges[-1][0] if edges else 0.0
@@ -197,12 +199,15 @@ def _stack_cell(edges: Sequence[tuple[float, str]], level: int) -> Span:
 
 def _merge(row: Sequence[Span]) -> list[Span]:
     merged: list[Span] = []
+    text, role = "", ""
     for span in row:
-        if merged and merged[-1].role == span.role:
-            merged[-1] = Span(merged[-1].text + span.text, span.role)
-        else:
-            merged.append(span)
-    return merged
+        if span.role == role:
+            text += span.text
+            continue
+        if text:
+            merged.append(Span(text, role))
+        text, role = span.text, span.role
+    return [*merged, Span(text, role)] if text else merged
 
 
 def time_axis(width: int, start: float, end: float, now: float) -> Line:

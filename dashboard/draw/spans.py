@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -16,7 +17,7 @@ Line = list[Span]
 
 
 def text_width(line: Iterable[Span]) -> int:
-    return sum(len(span.text) for span in line)
+    return sum([len(span.text) for span in line])
 
 
 def plain(line: Iterable[Span]) -> str:
@@ -25,7 +26,11 @@ def plain(line: Iterable[Span]) -> str:
 
 def clip(line: Sequence[Span], width: int) -> Line:
     """At most `width` cells; what is cut off ends in an ellipsis."""
-    if text_width(line) <= width:
+    return _clip(line, text_width(line), width)
+
+
+def _clip(line: Sequence[Span], used: int, width: int) -> Line:
+    if used <= width:
         return list(line)
     found: Line = []
     room = max(0, width - 1)
@@ -40,21 +45,23 @@ def clip(line: Sequence[Span], width: int) -> Line:
 
 def fit(line: Sequence[Span], width: int) -> Line:
     """Exactly `width` cells."""
-    clipped = clip(line, width)
-    lack = width - text_width(clipped)
-    return [*clipped, Span(" " * lack)] if lack else clipped
+    used = text_width(line)
+    clipped = _clip(line, used, width)
+    return [*clipped, Span(" " * (width - used))] if used < width else clipped
 
 
 def both_ends(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
-    """Left and right aligned on one line; the left side gives way."""
-    room = width - text_width(right)
-    if room < 4:
+    """Left and right aligned on one line with a cell between them; the left side gives way."""
+    room = width - text_width(right) - 1
+    if room < 3:
         return fit(left, width)
-    return [*fit(left, room), *right]
+    return [*fit(left, room), Span(" "), *right]
 
 
 def narrow(text: str) -> str:
     """Text from elsewhere, one cell per character: anything else would shift what stands beside it."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
         char if char.isprintable() and unicodedata.east_asian_width(char) not in "WF" and not unicodedata.combining(char)
         else "?"
@@ -67,6 +74,12 @@ def wrap(text: str, width: int, most: int, role: str = "", lead: str = "", inden
 
     `lead` begins the first line, `indent` the others.
     """
+    return [clip([Span(line, role)], width) for line in _wrapped(text, width, most, lead, indent)]
+
+
+@lru_cache(maxsize=512)
+def _wrapped(text: str, width: int, most: int, lead: str, indent: str) -> tuple[str, ...]:
+    """Remembered: from frame to frame a diagnosis says the same."""
     lines, current = [], lead
     for word in narrow(text).split():
         if current.strip() and len(current) + 1 + len(word) > width:
@@ -77,7 +90,7 @@ def wrap(text: str, width: int, most: int, role: str = "", lead: str = "", inden
     lines.append(current)
     if len(lines) > most and most > 0:
         lines[most - 1] = lines[most - 1][: max(0, width - 1)] + "…"
-    return [clip([Span(line, role)], width) for line in lines[:most]]
+    return tuple(lines[:most])
 
 
 def blank(width: int, count: int) -> list[Line]:

@@ -3,6 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import floor, inf, isnan, nan
 from typing import NamedTuple
 
@@ -21,6 +22,24 @@ COLUMNS = (
 _INDEX = {name: place for place, name in enumerate(COLUMNS)}
 
 
+_Bin = tuple[float, int, float]
+"""Largest value or sum, number of points, time of the last one."""
+
+
+@dataclass(slots=True)
+class _Closed:
+    """Bins of one plot that no later point can fall into: a frame reads only what is new."""
+
+    width: float
+    first: int
+    """Number of the first one: its start over the width."""
+    bins: list[_Bin] = field(default_factory=list)
+
+    def forget_before(self, first: int) -> None:
+        del self.bins[: first - self.first]
+        self.first = first
+
+
 class Point(NamedTuple):
     unix: float
     values: Mapping[str, float]
@@ -34,6 +53,7 @@ class History:
         self._capacity = capacity
         self._times = array("d")
         self._columns = [array("f") for _ in COLUMNS]
+        self._closed: dict[tuple[str, bool], _Closed] = {}
 
     def __len__(self) -> int:
         return len(self._times)
@@ -85,36 +105,47 @@ class History:
         if count < 1 or span <= 0:
             return []
         width = span / count
-        start = floor(end / width) * width - width * (count - 1)
-        values, numbers, times = [0.0] * count, [0] * count, [0.0] * count
-        column, points, last = self._columns[_INDEX[name]], self._times, count - 1
+        first = floor(end / width) - (count - 1)
+        known = self._closed.get((name, mean))
+        if known is None or known.width != width or not known.first <= first <= known.first + len(known.bins):
+            known = self._closed[name, mean] = _Closed(width, first)
+        known.forget_before(first)
+        bins = known.bins[: count - 1]  # the last bin may end in the middle, at `end`
+        bins += self._fill(name, width, first + len(bins), first + count, end, mean=mean)
+        closed = min(count - 1, floor(self._times[-1] / width) - first) if self._times else 0
+        if closed > len(known.bins):
+            known.bins = bins[:closed]
+        return self._held(bins, first * width, width, mean=mean)
+
+    def _fill(self, name: str, width: float, low: int, high: int, end: float, *, mean: bool) -> list[_Bin]:
+        """The bins from number `low` up to `high`, from the points up to `end`."""
+        values, numbers, times = [0.0] * (high - low), [0] * (high - low), [0.0] * (high - low)
+        column, points = self._columns[_INDEX[name]], self._times
         # One pass without a call per point: this runs for every plot of every frame.
-        for place in range(bisect_left(points, start), bisect_right(points, end)):
+        for place in range(bisect_left(points, (low - 1e-6) * width), bisect_right(points, end)):
             value = column[place]
             if value != value:
                 continue  # NaN: not known
             unix = points[place]
-            at = int((unix - start) / width)
-            if at > last:
-                at = last
+            at = int(unix / width) - low
+            if at < 0:
+                continue
             if mean or not numbers[at]:
                 values[at] += value
             elif value > values[at]:
                 values[at] = value
             numbers[at] += 1
             times[at] = unix
-        return self._held(values, numbers, times, start, width, mean=mean)
+        return list(zip(values, numbers, times, strict=True))
 
-    def _held(
-        self, values: list[float], numbers: list[int], times: list[float], start: float, width: float, *, mean: bool
-    ) -> list[float | None]:
+    def _held(self, bins: list[_Bin], start: float, width: float, *, mean: bool) -> list[float | None]:
         """Bins without a point show the value before them for as long as it holds."""
         found: list[float | None] = []
         hold, held = max(width, 2.5 * self.spacing), -inf
         known: float | None = None
-        for place, number in enumerate(numbers):
+        for place, (value, number, unix) in enumerate(bins):
             if number:
-                known, held = values[place] / number if mean else values[place], times[place]
+                known, held = value / number if mean else value, unix
             found.append(known if start + place * width - held <= hold else None)
         return found
 

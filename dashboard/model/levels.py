@@ -13,7 +13,7 @@ from dashboard.model.update import Cumulative, Levels
 from diagnose.dialects.base import Alias, Dialect
 from diagnose.dialects.reading import SUM, buckets, cumulative, level, named
 from diagnose.dialects.view import PageView
-from diagnose.exposition import Exposition
+from diagnose.exposition import Exposition, Labels
 from diagnose.signals import HistogramWindow
 
 HISTOGRAMS = ("inter_token_latency", "time_to_first_token", "queue_time", "e2e_latency", "schedule", "lock_wait",
@@ -30,6 +30,8 @@ class LevelReader:
     """Signal -> the name by which the page has it."""
     _names: int = -1
     """Names on the page for which `_found` was made."""
+    _layouts: dict[str, "_Layout"] = field(default_factory=dict)
+    """Signal -> where its buckets stand."""
 
     def read(self, unix: float, page: Exposition) -> Levels:
         view = PageView(page)
@@ -41,7 +43,7 @@ class LevelReader:
                 counters[signal] = value
             elif signal in dialect.gauges and (value := level(view, name, dialect)) is not None:
                 gauges[signal] = value
-            elif signal in dialect.histograms and (found := _histogram(view, name)) is not None:
+            elif signal in dialect.histograms and (found := self._histogram(signal, view, name)) is not None:
                 histograms[signal] = found
         waiting, lock = self._found.get("waiting_blocks"), self._found.get("lock_wait")
         return Levels(
@@ -54,6 +56,22 @@ class LevelReader:
             failures=self._failures(view),
             info=self._info(view),
         )
+
+    def _histogram(self, signal: str, view: PageView, name: Alias) -> Cumulative | None:
+        """Buckets are most of a page: where they stand is looked up again only when the page lists other series."""
+        own = view.names.get(name.metric + "_bucket")
+        series = {} if own is None else view.page.samples[own]
+        layout = self._layouts.get(signal)
+        if layout is None or layout.series != list(series):
+            found = _layout(view, name, list(series))
+            if found is None:
+                self._layouts.pop(signal, None)
+                return _histogram(view, name)
+            layout = self._layouts[signal] = found
+        values = list(series.values())
+        counts = tuple([sum([values[place] for place in places]) for places in layout.places])
+        total = sum([value for _, value in view.series(name.metric + "_sum", name.labels)])
+        return Cumulative(layout.bounds, counts, total) if all(map(isfinite, counts)) and isfinite(total) else None
 
     def _look_up(self, view: PageView) -> dict[str, tuple[Dialect, Alias]]:
         found: dict[str, tuple[Dialect, Alias]] = {}
@@ -80,6 +98,33 @@ class LevelReader:
                 for label, value in key:
                     stated.setdefault(names.get(label, label) if names else label, value)
         return stated
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    series: list[Labels]
+    """Of the family, as the page lists them."""
+    bounds: tuple[float, ...]
+    places: tuple[tuple[int, ...], ...]
+    """By bound: which of the series count up to it."""
+
+
+def _layout(view: PageView, name: Alias, series: list[Labels]) -> _Layout | None:
+    """None where buckets or sum are not there yet, or one bound is no number: such a page is read the long way."""
+    place_of = {key: place for place, key in enumerate(series)}
+    places: dict[float, list[int]] = {}
+    for key, _ in view.series(name.metric + "_bucket", name.labels):
+        try:
+            bound = float(dict(key).get("le", ""))
+        except ValueError:
+            return None
+        if not bound > -inf:
+            return None
+        places.setdefault(bound, []).append(place_of[key])
+    bounds = tuple(sorted(places))
+    if not bounds or bounds[-1] != inf or not any(view.series(name.metric + "_sum", name.labels)):
+        return None
+    return _Layout(series, bounds, tuple(tuple(places[bound]) for bound in bounds))
 
 
 def _histogram(view: PageView, name: Alias) -> Cumulative | None:

@@ -16,6 +16,9 @@ _MARKS = {
     Verdict.REFUTED: "x",
     Verdict.NOT_APPLICABLE: "-",
 }
+_ORDER = {Stance.FOR: 0, Stance.AGAINST: 1, Stance.CONTEXT: 2}
+_LEADING = {Verdict.CONFIRMED: Stance.FOR, Verdict.SUPPORTED: Stance.FOR, Verdict.REFUTED: Stance.AGAINST}
+"""What speaks first for a verdict."""
 _SIGNS = {Stance.FOR: "+", Stance.AGAINST: "-", Stance.CONTEXT: "."}
 
 
@@ -62,7 +65,7 @@ def facts(diagnosis: Diagnosis) -> tuple[str, ...]:
     supported = (finding for finding in diagnosis.findings if finding.is_supported and not finding.benign)
     named = findings.get(diagnosis.primary or "") or next(supported, None)
     if named is not None:
-        ordered = sorted(named.judgement.evidence, key=lambda item: item.stance is Stance.CONTEXT)
+        ordered = sorted(named.judgement.evidence, key=lambda item: _ORDER[item.stance])
         found += [f"{_SIGNS[item.stance]} {item.text}" for item in ordered]
     found = found[: NUM_FACTS - 2] + _symptom_facts(diagnosis.case) + found[NUM_FACTS - 2 :]
     for finding in diagnosis.findings:
@@ -73,15 +76,20 @@ def facts(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 def _symptom_facts(case: Case) -> list[str]:
     median, tail = (latency_text(case.incident, "inter_token_latency", q) for q in (0.5, 0.99))
-    found = [f". ITL p50 {median}, p99 {tail}"]
+    found = [f". ITL p50 {_bare(median)}, p99 {tail}"]
     if case.baseline is not None:
         before = [latency_text(case.baseline, "inter_token_latency", q) for q in (0.5, 0.99)]
-        found[0] += f"; baseline p50 {before[0]}, p99 {before[1]}"
+        found[0] += f"; baseline p50 {_bare(before[0])}, p99 {before[1]}"
     found += _load_facts(case)
     share = case.stall_share()
     if share is not None:
         found.append(f". stalls hold {percent(share)} of the streams' decode time")
     return found
+
+
+def _bare(latency: str) -> str:
+    """Without the number of samples, which the p99 beside it says."""
+    return latency.partition("  (n=")[0]
 
 
 def _load_facts(case: Case) -> list[str]:
@@ -104,7 +112,8 @@ def _verdict_row(finding: Finding, primary: str | None) -> VerdictRow:
     elif finding.verdict is Verdict.UNDETERMINED and missing:
         text = f"lacks {missing[0][0]}"
     else:
-        text = evidence[0][2:] if evidence else ""
+        sign = _SIGNS[_LEADING.get(finding.verdict, Stance.CONTEXT)]
+        text = next((item[2:] for item in evidence if item[0] == sign), evidence[0][2:] if evidence else "")
     return VerdictRow(
         finding.name,
         finding.verdict.value,

@@ -8,6 +8,8 @@ from probes.records import StepRecord
 
 SPANS = (60.0, 300.0, 900.0, 3600.0)
 """Seconds that the plots span."""
+SHORTEST_SPAN = 10.0
+"""Of a recording, whose plots span all of it."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 

@@ -29,7 +29,7 @@ def tab_bar(view: View, width: int) -> Line:
         tabs += [Span(" ", role)]
     if width >= 112:
         tabs = [Span(" stallscope ", "brand"), *tabs]
-    return both_ends(tabs, _time(view, room=width - text_width(tabs)), width)
+    return both_ends(tabs, _time(view, room=width - text_width(tabs) - 1), width)
 
 
 def _time(view: View, room: int) -> Line:
@@ -96,7 +96,7 @@ def problem_lines(view: View) -> list[str]:
         gone = target.lost_for(view.at)
         since = f"lost for {age(gone)}" if gone is not None else "lost"
         why = target.problem.removeprefix(f"{target.name}/metrics: ") or "it does not answer"
-        return [f"{since}: {why}; what is shown is older, and it is tried again"]
+        return [f"{since}: {why}; older figures below; it is tried again"]
     if phase is Phase.STALE:
         return ["stale: an answer is overdue; what is shown is older"]
     return []

@@ -7,6 +7,7 @@ from dashboard.draw.spans import Line, Span, beside, clip, section, split_width
 from dashboard.model.view import View
 from dashboard.panels import plots
 from dashboard.panels.chrome import problem_lines
+from dashboard.panels.device import device_line
 from dashboard.panels.pool import pool_lines
 from diagnose.units import seconds
 
@@ -77,12 +78,7 @@ def _figures(view: View, width: int) -> list[Line]:
         "not measured: the target counts none" if ghosts is None else f"{ghosts:.1f}/s blocks asked for after eviction"
     )
     lines.append([Span(f" {'ghost hits':<13}", "dim"), Span(text, "bad" if ghosts else "number")])
-    # No source of NVML figures exists in this version: said, so that its absence is not read as zero.
-    lines.append([
-        Span(f" {'NVML':<13}", "dim"),
-        Span("not read by this version; on the target's host: ", "dim"),
-        Span("nvidia-smi --query-gpu=memory.used,clocks.sm,temperature.gpu --format=csv", "command"),
-    ])  # fmt: skip
+    lines.append(device_line(view))
     return lines
 
 

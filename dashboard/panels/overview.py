@@ -57,8 +57,8 @@ def _large(view: View, width: int, height: int) -> list[Line]:
     columns, lower = split_width(width, (1, 1)), split_width(width, (11, 9))
     upper = beside(
         [
-            (plots.latency(view, "itl", "inter-token latency", columns[0], charts), columns[0]),
-            (plots.latency(view, "ttft", "time to first token", columns[1], charts), columns[1]),
+            (plots.latency(view, "itl", "inter-token latency", columns[0], charts, axis=charts >= 6), columns[0]),
+            (plots.latency(view, "ttft", "time to first token", columns[1], charts, axis=charts >= 6), columns[1]),
         ],
         charts,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.events import Click
 from textual.geometry import Region
 from textual.message import Message
@@ -35,6 +36,8 @@ class LineView(Widget):
         self._lines: list[Line] = []
         self._strips: list[Strip] = []
         self._theme = ""
+        self._ground: Style | None = None
+        """Asked for once per change of styles: Textual works it out anew from all ancestors."""
 
     def redraw(self) -> None:
         width, height = self.size
@@ -59,8 +62,14 @@ class LineView(Widget):
         return Strip(segments).adjust_cell_length(width)
 
     def render_line(self, y: int) -> Strip:
+        if self._ground is None:
+            self._ground = self.rich_style
         strip = self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
-        return strip.apply_style(self.rich_style)
+        return strip.apply_style(self._ground)
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._ground = None
 
     def on_click(self, event: Click) -> None:
         """Links act by themselves; everything else is the application's to read."""

@@ -8,6 +8,7 @@ these lines and no others is tested apart (test_app.py).
 import os
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from dashboard.draw.spans import Line, plain
@@ -36,11 +37,18 @@ def from_recording(name: str) -> Callable[[], View]:
     return lambda: make_view(recording(name), name=name, is_file=True)
 
 
+def saturation() -> View:
+    """As a person would mark it: half a minute before, and the last half minute."""
+    name = "saturation-simulated.rec"
+    return make_view(recording(name), name=name, is_file=True, baseline=(2, 28), incident=(42, 70))
+
+
 SITUATIONS: dict[str, Callable[[], View]] = {
     "live": live,
     "idle": idle,
     "lost": lost,
     "interference": from_recording("interference.rec"),
+    "saturation": saturation,
     "thrash": from_recording("thrash.rec"),
 }
 
@@ -62,11 +70,13 @@ def frame_text(view: View, width: int, height: int) -> str:
 def cases() -> dict[str, Callable[[], str]]:
     """File name -> what it should hold. Every situation in every size; every page once."""
     found: dict[str, Callable[[], str]] = {}
-    for name, make in SITUATIONS.items():
+    situations = {name: cache(make) for name, make in SITUATIONS.items()}  # each is read and diagnosed once
+    for name, make in situations.items():
         for width, height in SIZES:
             found[f"{name}-{width}x{height}.txt"] = _drawn(make, Page.OVERVIEW, width, height)
     for page in Page:
-        found[f"page-{page.value}-100x30.txt"] = _drawn(live, page, 100, 30)
+        found[f"page-{page.value}-100x30.txt"] = _drawn(situations["live"], page, 100, 30)
+    found["page-memory-gpu-100x30.txt"] = _drawn(situations["saturation"], Page.MEMORY, 100, 30)
     return found
 
 

@@ -16,6 +16,7 @@ from dashboard.model.spool import Spool
 from dashboard.model.target import Mark, Phase, Refusal, Target
 from dashboard.model.update import Update
 from dashboard.model.view import SPEEDS, Playhead, Table
+from diagnose.dialects.registry import recognise
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.exposition import ExpositionParser
 from diagnose.observation import observe
@@ -57,6 +58,29 @@ class TestHistory:
         assert bins[30] is None, "nothing was known for 20 s"
         assert bins[-1] == 2.0
 
+    @given(
+        st.lists(
+            st.tuples(st.floats(0.0, 3.0), st.one_of(st.none(), st.floats(0, 100, width=32)), st.floats(-30.0, 3.0)),
+            min_size=1, max_size=40,
+        ),
+        st.integers(1, 25),
+        st.booleans(),
+    )  # fmt: skip
+    def test_bins_of_frame_after_frame_are_those_of_a_single_look(self, moves, count: int, mean: bool):
+        """What is remembered between frames changes nothing, wherever the playhead is."""
+        history, points, unix = History(1000), [], 100.0
+        for later, value, playhead in moves:
+            unix += later
+            points.append(Point(unix, {} if value is None else {"running": value}))
+            history.append(points[-1])
+            fresh = History(1000)
+            for point in points:
+                fresh.append(point)
+            end = unix + playhead
+            assert history.bins("running", end, 20.0, count, mean=mean) == fresh.bins(
+                "running", end, 20.0, count, mean=mean
+            )
+
     @given(st.floats(100.0, 200.0), st.integers(2, 200))
     def test_bins_do_not_change_while_time_moves_within_one(self, end: float, count: int):
         history = history_of(*((float(i), float(i % 7)) for i in range(100)))
@@ -90,6 +114,39 @@ class TestLevels:
             known = signals.histograms[name]
             assert (window.bounds, window.counts) == (known.bounds, known.counts)
             assert window.sum == pytest.approx(known.sum)
+
+    @pytest.mark.parametrize("name", ["thrash.rec", "vllm-pressure.rec"])
+    def test_what_is_remembered_between_pages_changes_nothing(self, name: str):
+        parser, reader = ExpositionParser(), None
+        for entry in recording(name):
+            if entry.kind == "exposition":
+                page = parser.parse(entry.body)
+                dialects = recognise(name, page)
+                reader = reader or LevelReader(dialects)
+                read = reader.read(entry.unix, page)
+                assert read == LevelReader(dialects).read(entry.unix, page)
+                assert read.histograms
+
+    def test_buckets_that_a_page_drops_or_adds_are_not_mixed_up(self):
+        def page(*counts: tuple[str, int]) -> str:
+            family = "stallscope_time_to_first_token_seconds"
+            buckets = "".join(f'{family}_bucket{{le="{le}"}} {count}\n' for le, count in counts)
+            return f"# TYPE {family} histogram\n{buckets}{family}_sum 1.5\n{family}_count {counts[-1][1]}\n"
+
+        reader, parser = LevelReader((STALLSCOPE,)), ExpositionParser()
+        for counts in (
+            [("1", 1), ("+Inf", 2)],
+            [("0.5", 1), ("1", 3), ("+Inf", 4)],
+            [("1", 5), ("+Inf", 6)],
+            [("1", 7)],
+        ):
+            found = reader.read(0.0, parser.parse(page(*counts))).histograms.get("time_to_first_token")
+            if counts[-1][0] != "+Inf":
+                assert found is None, "a histogram without its last bucket is none"
+            else:
+                assert found is not None
+                assert found.bounds == tuple(float(le) for le, _ in counts)
+                assert found.counts == tuple(count for _, count in counts)
 
     def test_series_that_appear_later_are_found(self):
         engine, reader, parser = Engine(), LevelReader((STALLSCOPE,)), ExpositionParser()

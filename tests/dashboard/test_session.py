@@ -86,7 +86,8 @@ class TestLive:
             assert ids == list(range(ids[0], ids[0] + len(ids)))
             assert ids[0] > 50, "what was made while nobody looked is left out"
             job = session.job(session.view.current)
-            assert job is None or not job.with_steps, "they cover too little yet"
+            if job is not None and job.with_steps:
+                assert job.end - job.start >= 2.0, "not while they cover too little"
             until(session, lambda: (job := session.job(session.view.current)) is not None and job.with_steps)
             job = session.job(session.view.current)
             assert job is not None and job.with_steps and job.start >= opened
@@ -96,7 +97,7 @@ class TestLive:
             bad.metrics = bad.hang
             with running(bad.url, good.url) as session:
                 until(session, lambda: len(session.view.targets[1].history) > 5)
-                assert session.view.targets[0].phase(time.time()) is Phase.CONNECTING
+                assert len(session.view.targets[0].history) == 0, "it has not answered all the while"
 
     def test_lost_and_found_again_with_the_time_since(self):
         fake = engine()

@@ -1,17 +1,20 @@
 """Views of known content: recordings and prepared engines, taken in as the session would, at a fixed time."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dashboard.feed import Connecting, updates
 from dashboard.judge import Job, Rules, make_diagnosis
 from dashboard.model.history import History
 from dashboard.model.spool import Spool
-from dashboard.model.target import Target
+from dashboard.model.target import Mark, Target
 from dashboard.model.update import Update
 from dashboard.model.verdicts import summarise
-from dashboard.model.view import SPANS, View
+from dashboard.model.view import SHORTEST_SPAN, SPANS, View
 from probes.recording import Entry, read_recording
+from probes.records import BlockCensus
 from tests.builders import START_UNIX, Engine, make_steps, with_prefill
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -35,8 +38,9 @@ def engine_entries(scrapes: int = 30, *, idle_from: int | None = None, prefill: 
             clock = records[-1].end_ns
             engine.run(records)
             engine.requests(1, 0.3, 0.02)
-        entries.append(Entry(at, "exposition", engine.page(num_running=0 if idle else 8)))
-        if records:
+        state: dict[str, Any] = {"num_running": 0, "census": BlockCensus(0, 60, 40)} if idle else {"num_running": 8}
+        entries.append(Entry(at, "exposition", engine.page(**state)))
+        if number:
             entries.append(Entry(at, "steps", engine.steps(records)))
     return entries
 
@@ -49,10 +53,12 @@ def make_view(
     failures: Iterable[tuple[float, str]] = (),
     later: float = 0.4,
     judged_seconds: float = 1e9,
+    baseline: tuple[float, float] | None = None,
+    incident: tuple[float, float] | None = None,
 ) -> View:
     """A view of one target that answered with `entries`, then failed at (seconds after, why); `later` seconds afterwards.
 
-    The diagnosis is of the `judged_seconds` before the last answer.
+    The diagnosis is of the `judged_seconds` before the last answer, or of the windows that are marked: seconds since the first.
     """
     target = Target(name, 1.0, History(10_000), is_file=is_file, address=URL)
     spool = Spool()
@@ -70,8 +76,17 @@ def make_view(
     end = target.history.last
     assert end is not None and target.history.first is not None
     view = View([target], end + later)
-    view.span = next(span for span in SPANS if span >= end - target.history.first)
-    job = Job(0, URL, not is_file, spool, max(target.history.first, last - judged_seconds), last, trailing=False)
+    length = end - target.history.first
+    view.span = (
+        max(SHORTEST_SPAN, length) if is_file else next(span for span in SPANS if span >= length)
+    )  # as the session does
+    first = target.history.first
+    job = Job(0, URL, not is_file, spool, max(first, last - judged_seconds), last, trailing=False)
+    if baseline is not None and incident is not None:
+        target.baseline = Mark(first + baseline[0], first + baseline[1])
+        target.incident = Mark(first + incident[0], first + incident[1])
+        marked = (first + baseline[0], first + baseline[1])
+        job = replace(job, start=first + incident[0], end=first + incident[1], baseline=marked)
     target.summary = summarise(make_diagnosis(job, Rules()), last, job.start, job.end, trailing=not is_file)
     spool.close()
     return view
