@@ -43,7 +43,7 @@ class BandwidthSaturation(Hypothesis):
         part = excess.share("decode_floor") if excess is not None else 0.0
         shifted = self._shift(case, argument)
         flat = self._flat(case, argument, decides=shifted is None)
-        context = self._context_share(case, argument, analysis.model)
+        context = self._context_share(case, argument)
         usage = self._bandwidth_usage(case, argument)
         if excess is not None and case.itl_moved() and part < policy.negligible_share:
             argument.say(

@@ -7,7 +7,7 @@ import pytest
 
 import tests.accuracy.drills as drills
 from runbooks.drills.catalog import DRILLS
-from runbooks.drills.run import DrillRun, Outcome
+from runbooks.drills.run import SETTLE_SECONDS, DrillRun, Outcome
 from runbooks.drills.truth import AccountCheck
 from runbooks.errors import DrillError
 from tests.accuracy.conditions import CONDITIONS
@@ -48,7 +48,7 @@ def test_without_a_symptom_a_drill_expects_nothing():
 def test_time_to_a_dead_target_is_from_the_start_of_the_load():
     result = result_of(replayed("hard_failure"), 1, 1.0)
     seconds = result.answers[0].seconds
-    assert seconds is not None and seconds > drills.SETTLE_SECONDS
+    assert seconds is not None and seconds > SETTLE_SECONDS
 
 
 def test_what_was_run_is_kept_and_not_run_again(

@@ -8,6 +8,7 @@ tests/accuracy: half a minute of usual load, then long contexts whose reading ta
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from probes.recording import Entry, RecordingWriter
 from probes.wire import StepsHeader, encode_steps
@@ -19,7 +20,7 @@ from tests.accuracy.windows import WARM_UP_SECONDS
 from tests.builders import START_UNIX
 
 PATH = Path(__file__).resolve().parent.parent / "data" / "saturation-simulated.rec"
-SLOW_STEPS = {"weight_read_us": 36_000, "overhead_us": 12_000, "per_context_us": 1.0}
+SLOW_STEPS: dict[str, Any] = {"weight_read_us": 36_000, "overhead_us": 12_000, "per_context_us": 1.0}
 """A quarter as many steps as usual: a smaller file."""
 QUIET_SECONDS, SATURATED_SECONDS = 30, 40
 

@@ -1,5 +1,7 @@
 """Rules about what keeps requests from being served: hangs, caps, stuck lines, storms, leaks, busy units, broken prefixes."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from diagnose.diagnosis import Diagnosis, diagnose
@@ -82,8 +84,13 @@ def queue(running: tuple[int, ...], **gauges: float) -> Diagnosis:
         "time_to_first_token": {2.2: 40},
         "inter_token_latency": {0.02: 4000},
     }
-    pool = {"pool_usage": (0.3,) * len(running), "pool_blocks": 1000}
-    levels = {"running": running, "waiting": (9,) * len(running), **pool, **gauges}
+    levels: dict[str, float | Sequence[float]] = {
+        "running": running,
+        "waiting": (9,) * len(running),
+        "pool_usage": (0.3,) * len(running),
+        "pool_blocks": 1000,
+        **gauges,
+    }
     signals = make_signals(gauges=levels, histograms=histograms, usage=Usage.ACTIVE)
     usual = make_signals(histograms={"inter_token_latency": {0.02: 4000}})
     return diagnose(cases.TARGET, signals, usual, is_live=True)
