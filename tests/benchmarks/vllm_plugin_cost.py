@@ -22,6 +22,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_CPU_KVCACHE_SPACE"] = "2"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"
+os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
 os.environ["STALLSCOPE_PROBE"] = "0"  # put on by hand here
 
 from probes.recorder import RingRecorder
@@ -33,7 +34,7 @@ from probes.vllm.worker import WorkerProbe
 from tests.vllm.tiny import engine_core, make_llm
 
 BLOCK = 16
-STEPS = 10
+STEPS = 16
 """Per block of one arm."""
 PAIRS = 40
 CHUNK = 256
