@@ -136,10 +136,19 @@ def _within(unix: float | None, span: Span) -> bool:
 
 
 def _length(samples: Sequence[LoadSample], steps: Sequence[LoggedStep]) -> float | None:
-    """From the first line's interval on to the last line."""
+    """From the first line's interval on to the last line, of the engine that was heard longest."""
+    instances: dict[str, list[LoadSample]] = {}
+    for sample in samples:
+        instances.setdefault(sample.instance, []).append(sample)
+    lengths = [
+        known[-1] - known[0] + _intervals(own)[0]
+        for own in instances.values()
+        if own[0].line.every_seconds is not None
+        and len(known := [sample.unix for sample in own if sample.unix is not None]) >= 2
+    ]
+    if lengths:
+        return max(lengths)
     stamps = [sample.unix for sample in samples if sample.unix is not None]
-    if len(stamps) >= 2 and samples[0].line.every_seconds is not None:
-        return stamps[-1] - stamps[0] + _intervals(samples)[0]
     stamps = stamps or [step.unix for step in steps if step.unix is not None]
     if len(stamps) >= 2 and stamps[-1] > stamps[0]:
         return stamps[-1] - stamps[0]

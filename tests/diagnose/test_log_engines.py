@@ -88,6 +88,18 @@ def test_pods_of_one_log_are_replicas(prefix):
     assert verdict(diagnosis, "engine_hung") == "refuted"
 
 
+def test_lines_of_several_pods_that_take_turns_make_one_window():
+    """They write 3 s apart, and each of them every 10 s."""
+    log = [
+        f"[pod/vllm-{pod}/server] {V1.format(at=10 * n + 3 * pod, engine=0, **BUSY)}"
+        for n in range(3)
+        for pod in range(2)
+    ]
+    signals = look(*log).case.signals
+    assert signals.length_seconds == 30
+    assert signals.rate("tokens_decode") == 1800
+
+
 def test_pods_that_a_collector_names():
     log = [
         json.dumps({"log": V1.format(at=10 * n, engine=0, **load) + "\n", "kubernetes": {"pod_name": pod}})
