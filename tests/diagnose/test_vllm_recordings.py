@@ -1,8 +1,10 @@
 """What a real vLLM 0.32 did, replayed: recorded once by `python -m tests.vllm.conditions tests/data`."""
 
+import json
 from pathlib import Path
 
 from tests.vllm.expectations import (
+    expect_interference,
     expect_nothing_claimed_by_scrape_alone,
     expect_pressure,
     expect_quiet,
@@ -18,6 +20,11 @@ def test_decodes_alone_are_no_interference():
 
 def test_by_scrape_alone_decodes_are_not_called_interference(tmp_path: Path):
     expect_nothing_claimed_by_scrape_alone(DATA / "vllm-quiet.rec", tmp_path)
+
+
+def test_long_prompts_beside_streams_are_interference_and_the_account_is_what_clients_saw():
+    client = json.loads((DATA / "vllm-mixed.client.json").read_text())
+    expect_interference(DATA / "vllm-mixed.rec", DATA / "vllm-quiet.rec", client)
 
 
 def test_after_the_load_the_memory_is_reserved_and_not_occupied():

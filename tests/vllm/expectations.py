@@ -47,7 +47,6 @@ def expect_quiet(quiet: Path) -> None:
 
 def expect_nothing_claimed_by_scrape_alone(quiet: Path, scratch: Path) -> None:
     """A vLLM without the probe books a prompt when it has ended: what it shows of decodes alone accuses no prefill."""
-    pytest.importorskip("diagnose.dialects.vllm", reason="needs the dialect of vLLM's own metrics")
     alone = scratch / "alone.rec"
     without_probe(quiet, alone)
     found = diagnose(alone)["verdicts"]["prefill_interference"]
