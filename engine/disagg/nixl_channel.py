@@ -20,8 +20,6 @@ import msgspec
 from engine.disagg.channel import ChunkReceiver, ChunkSender
 from engine.disagg.wire import Chunk, Connection, TransferFailed
 
-log = logging.getLogger("stallscope.disagg")
-
 _POLL_SECONDS = 0.0002
 _PARK_SECONDS = 10.0
 """Beyond the transfer's own deadline."""
@@ -48,6 +46,10 @@ def _load() -> Any:
         import nixl_cu12 as nixl
     except ModuleNotFoundError:
         import nixl
+    # It would write to standard output, which is the ready line's; its words go where ours go.
+    library_log = logging.getLogger("nixl")
+    library_log.handlers.clear()
+    library_log.propagate = True
     return nixl
 
 
