@@ -211,7 +211,7 @@ class EngineThread:
                 num_running=scheduler.num_running,
                 num_waiting=scheduler.num_waiting,
                 num_forking=scheduler.num_forking,
-                num_transferring=len(scheduler.transfers),
+                num_transferring=None if self.prefill_peer is None else len(scheduler.transfers),
                 waiting_by_reason=_by_reason(scheduler),
                 prefix_query_tokens=scheduler.counters.prefix_query_tokens,
                 prefix_hit_tokens=scheduler.counters.prefix_hit_tokens,

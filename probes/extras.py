@@ -17,6 +17,7 @@ PURPOSES = {
     "notify": "notifications of runbooks through apprise",
     "otel": "metrics and spans over OTLP",
     "embed": "the probes in an engine of your own",
+    "disagg": "KV between a prefill and a decode instance over NIXL",
 }
 """Extras that a user may want; those for working on the code are left out."""
 _REQUIREMENT = re.compile(r"^([\w.-]+).*?;.*?extra == ['\"]([\w-]+)['\"]")

@@ -113,7 +113,7 @@ class EngineCollector(Collector):
                 ("running",): state.num_running,
                 ("waiting",): state.num_waiting,
                 ("forking",): state.num_forking,
-                ("transferring",): state.num_transferring,
+                **({} if state.num_transferring is None else {("transferring",): state.num_transferring}),
             },
             "requests_waiting": _by_label(state.waiting_by_reason),
             "requests_finished_total": _by_label(counters.finished),

@@ -35,7 +35,7 @@ class EngineSnapshot:
     num_waiting: int
     num_forking: int = 0
     """Further choices of a prompt that is still being computed."""
-    num_transferring: int = 0
+    num_transferring: int | None = None
     """Requests that wait for KV from a prefill instance; neither running nor waiting."""
     waiting_by_reason: dict[str, int]
     """By `DeferralReason` of the last scheduling pass; prompts not yet looked at count as `not_considered_yet`, and those

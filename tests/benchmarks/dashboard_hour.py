@@ -86,7 +86,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, default=60, help="how much to play [60]")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
-    run, rows = CompressedRun(prepare(DISTINCT_SECONDS)), []
+    run = CompressedRun(prepare(DISTINCT_SECONDS))
+    rows: list[dict[str, float]] = []
     for _ in range(120):  # every page once, caches filled
         run.second()
     print(f"{'minutes':>8}{'CPU ms/second':>16}{'RSS MiB':>10}{'objects':>10}")

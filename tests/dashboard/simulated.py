@@ -8,7 +8,6 @@ tests/accuracy: half a minute of usual load, then long contexts whose reading ta
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from probes.recording import Entry, RecordingWriter
 from probes.wire import StepsHeader, encode_steps
@@ -20,8 +19,6 @@ from tests.accuracy.windows import WARM_UP_SECONDS
 from tests.builders import START_UNIX
 
 PATH = Path(__file__).resolve().parent.parent / "data" / "saturation-simulated.rec"
-SLOW_STEPS: dict[str, Any] = {"weight_read_us": 36_000, "overhead_us": 12_000, "per_context_us": 1.0}
-"""A quarter as many steps as usual: a smaller file."""
 QUIET_SECONDS, SATURATED_SECONDS = 30, 40
 
 
@@ -29,7 +26,8 @@ def entries() -> list[Entry]:
     """A page and the step records since the one before, every second."""
     random = Random("saturation")
     quiet = quiet_scenario(SHAPES["small"], random)
-    quiet = replace(quiet, shape=replace(quiet.shape, name="simulated", **SLOW_STEPS))
+    slow = replace(quiet.shape, name="simulated", weight_read_us=36_000, overhead_us=12_000, per_context_us=1.0)
+    quiet = replace(quiet, shape=slow)  # a quarter as many steps as usual: a smaller file
     scenario = CONDITIONS["bandwidth_saturation"].induce(quiet, random)
     server = SimulatedServer(scenario.shape, Faults(), "saturation")
     length = WARM_UP_SECONDS + QUIET_SECONDS + SATURATED_SECONDS

@@ -66,7 +66,9 @@ class TestHistory:
         st.integers(1, 25),
         st.booleans(),
     )  # fmt: skip
-    def test_bins_of_frame_after_frame_are_those_of_a_single_look(self, moves, count: int, mean: bool):
+    def test_bins_of_frame_after_frame_are_those_of_a_single_look(
+        self, moves: list[tuple[float, float | None, float]], count: int, mean: bool
+    ):
         """What is remembered between frames changes nothing, wherever the playhead is."""
         history, points, unix = History(1000), [], 100.0
         for later, value, playhead in moves:
@@ -117,7 +119,8 @@ class TestLevels:
 
     @pytest.mark.parametrize("name", ["thrash.rec", "vllm-pressure.rec"])
     def test_what_is_remembered_between_pages_changes_nothing(self, name: str):
-        parser, reader = ExpositionParser(), None
+        parser = ExpositionParser()
+        reader: LevelReader | None = None
         for entry in recording(name):
             if entry.kind == "exposition":
                 page = parser.parse(entry.body)
