@@ -37,6 +37,7 @@ def read_pages(views: Sequence[PageView], dialect: Dialect, length_seconds: floa
         _detect_restart(signals)
     elif pages:
         _read_never(signals, pages, dialect)
+    _leave_out_absent(signals)
     signals.notes = tuple(_several_models(views, dialect))
     engines = _engines(views, dialect)
     if len(engines) > 1:
@@ -221,6 +222,17 @@ def _read_info(signals: Signals, pages: list[_Page], dialect: Dialect) -> None:
     signals.info = info
     on = {feature for feature, (label, values) in dialect.features_with.items() if info.get(label) in values}
     signals.features_absent = dialect.features_absent - on
+
+
+_OF_FEATURES = {"disaggregation": ("transfer_failures", "waiting_transfer", "kv_transfer")}
+
+
+def _leave_out_absent(signals: Signals) -> None:
+    """What a page counts of a feature that it lacks is no measured zero: the engine beside it may have that feature."""
+    for feature in signals.features_absent:
+        for name in _OF_FEATURES.get(feature, ()):
+            for found in (signals.counters, signals.gauges, signals.histograms):
+                found.pop(name, None)
 
 
 _WORDS = {"True": "true", "False": "false"}

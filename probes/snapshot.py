@@ -36,7 +36,7 @@ class EngineSnapshot:
     num_forking: int = 0
     """Further choices of a prompt that is still being computed."""
     num_transferring: int | None = None
-    """Requests that wait for KV from a prefill instance; neither running nor waiting."""
+    """Requests that wait for KV from a prefill instance, neither running nor waiting; None where there is none."""
     waiting_by_reason: dict[str, int]
     """By `DeferralReason` of the last scheduling pass; prompts not yet looked at count as `not_considered_yet`, and those
     that wait for KV from a prefill instance as `waiting_for_kv_transfer`."""

@@ -165,9 +165,9 @@ def test_copy_key_puts_the_next_command_on_the_clipboard():
         await pilot.press("c")
         assert app.clipboard == app.session.view.target.summary.next_command  # type: ignore[union-attr]
         await pilot.press("6", "j", "c")
-        assert app.clipboard == "stallscope record http://127.0.0.1:8000 --for 60s -o incident.rec   # on the live server", (
-            "the selected row's own"
-        )
+        assert (
+            app.clipboard == "stallscope record http://127.0.0.1:8000 --for 60s -o incident.rec   # on the live server"
+        ), "the selected row's own"
 
     play(scenario)
 
