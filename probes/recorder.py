@@ -206,6 +206,8 @@ class RingRecorder:
 
     @_guarded
     def on_step(self, record: StepRecord) -> None:
+        if record.step_id != self._next_id:
+            self._go_on_at(record.step_id)
         # The slot is filled before the cursor moves: a reader never sees an empty slot below next_id.
         self._ring[record.step_id % len(self._ring)] = record
         self._next_id = record.step_id + 1
@@ -230,6 +232,12 @@ class RingRecorder:
             return
         self._ring[slot] = record._replace(device_ns=device_ns)
         self._device_times.append((record.kind, device_ns))
+
+    def _go_on_at(self, step_id: int) -> None:
+        """Numbers that do not follow, as when an engine starts over: what came before is counted first."""
+        with self._counting:
+            self._count_new()
+            self._counted = self._next_id = step_id
 
     def _count_new(self) -> None:
         """For whoever holds `_counting`. What cannot be counted is a fault of the probe; the rest is counted."""

@@ -216,7 +216,7 @@ def test_latencies_of_a_request_are_counted_once():
     assert request.first_scheduled_ns is not None and request.first_token_ns is not None
     assert request.arrival_ns < request.first_scheduled_ns < request.first_token_ns < (request.last_token_ns or 0)
     assert counters.time_to_first_token.sum_ns == request.first_token_ns - request.arrival_ns
-    assert dict(counters.tokens) == {"prefill": 3, "recompute": 0, "cached": 0, "decode": 3}
+    assert dict(counters.tokens) == {"prefill": 3, "recompute": 0, "cached": 0, "received": 0, "decode": 3}
 
 
 def test_cached_tokens_and_evictions_reach_the_record():

@@ -146,6 +146,14 @@ def test_every_step_is_counted_once_whatever_readers_do_meanwhile(capacity: int)
     assert (counters.probe_errors, counters.lost_device_times) == (0, 0)
 
 
+def test_an_engine_that_starts_its_numbers_over_is_counted_on():
+    recorder = RingRecorder()
+    for number in (*range(5), *range(5), 40):
+        recorder.on_step(make_record(number, emitted_tokens=1))
+    assert recorder.counters.tokens["decode"] == 11
+    assert (recorder.next_id, recorder.counters.probe_errors) == (41, 0)
+
+
 def test_the_writer_does_not_wait_for_a_reader_that_is_counting():
     recorder = RingRecorder()
     with recorder._counting:  # a reader that lost the processor in the middle
