@@ -62,19 +62,10 @@ class SequenceCap(Hypothesis):
                 unit="requests",
                 source=signals.gauges["waiting_sequences"].source,
             )
-        pool = occupancy(signals)
-        if pool is None:
+        roomy = self._pool_is_roomy(case, argument)
+        if roomy is None:
             argument.lacks("the block buckets", "a full pool would bind first", command_live(case))
             return argument.conclude(Verdict.UNDETERMINED)
-        share = pool.active_peak / pool.total
-        roomy = share < case.policy.pool_well_below
-        argument.say(
-            Stance.FOR if roomy else Stance.AGAINST,
-            f"active blocks peaked at {percent(share)} of the pool",
-            value=share,
-            unit="share",
-            source=pool.source,
-        )
         if not roomy or slots == 0:
             return argument.conclude(Verdict.REFUTED)
         if slots is None and not self._sits_at(cap, case, argument):
@@ -88,6 +79,22 @@ class SequenceCap(Hypothesis):
             argument.lacks("a second sample", "one sample at the cap is a moment", command_live(case))
             return argument.conclude(Verdict.UNDETERMINED)
         return argument.conclude(Verdict.SUPPORTED)
+
+    def _pool_is_roomy(self, case: Case, argument: Argument) -> bool | None:
+        """Whether blocks cannot be what binds; None where their buckets are not known."""
+        pool = occupancy(case.signals)
+        if pool is None:
+            return None
+        share = pool.active_peak / pool.total
+        roomy = share < case.policy.pool_well_below
+        argument.say(
+            Stance.FOR if roomy else Stance.AGAINST,
+            f"active blocks peaked at {percent(share)} of the pool",
+            value=share,
+            unit="share",
+            source=pool.source,
+        )
+        return roomy
 
     def _sits_at(self, cap: float, case: Case, argument: Argument) -> bool:
         """Whether the cap was reached at most of the samples at which others waited. For pages that tell no reason of a wait."""
