@@ -79,9 +79,9 @@ class BlockReuse:
         self.working_set.asked([identity_of[block_id] for block_id in block_ids], in_use)
 
     def evicted(self, block_ids: Sequence[int], now_ns: int) -> None:
-        cached_ns, identity_of = self._cached_ns, self._identity_of
+        cached_ns = self._cached_ns
         _observe_ages(self.residency, [cached_ns[block_id] for block_id in block_ids], now_ns)
-        self._ghosts.add([identity_of[block_id] for block_id in block_ids], now_ns)
+        self._ghosts.add(self._identity_of, block_ids, now_ns)
 
     def dropped(self) -> None:
         self._ghosts.clear()

@@ -24,16 +24,19 @@ class GhostList:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def add(self, identities: Sequence[int], now_ns: int) -> None:
-        """Evicted now, in this order. None of them is on the list: content leaves it when it is cached again."""
-        while identities:
+    def add(self, identity_of: Sequence[int], block_ids: Sequence[int], now_ns: int) -> None:
+        """What is in these blocks is evicted now, in this order; `identity_of`: of all blocks.
+
+        None of it is on the list: content leaves it when it is cached again.
+        """
+        while block_ids:
             if len(self._young) >= self.generation:
                 self._young, self._old = {}, self._young
             room = self.generation - len(self._young)
             young = self._young
-            for identity in identities[:room]:
-                young[identity] = now_ns
-            identities = identities[room:]
+            for block_id in block_ids[:room]:
+                young[identity_of[block_id]] = now_ns
+            block_ids = block_ids[room:]
 
     def take(self, identities: Sequence[int]) -> list[int]:
         """When those that are remembered were evicted, ns, the latest ones first. They are ghosts no longer."""

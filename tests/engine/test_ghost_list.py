@@ -8,11 +8,15 @@ from engine.errors import ConfigError
 from engine.ghost_list import GhostList
 
 
+def evict(ghosts: GhostList, identities: list[int], now_ns: int) -> None:
+    ghosts.add(identities, range(len(identities)), now_ns)
+
+
 def test_an_evicted_block_is_a_ghost_until_it_is_asked_for():
     ghosts = GhostList(2)
     assert ghosts.take([1]) == []
-    ghosts.add([1], 10)
-    ghosts.add([3], 20)
+    evict(ghosts, [1], 10)
+    evict(ghosts, [3], 20)
     assert ghosts.take([1, 2, 3]) == [10, 20]
     assert ghosts.take([1]) == []
 
@@ -20,7 +24,7 @@ def test_an_evicted_block_is_a_ghost_until_it_is_asked_for():
 def test_the_oldest_ghosts_make_room():
     ghosts = GhostList(2)
     for now_ns in range(1, 6):
-        ghosts.add([now_ns], now_ns)
+        evict(ghosts, [now_ns], now_ns)
     assert ghosts.take([1, 2, 3, 4, 5]) == [5, 3, 4]
 
 
@@ -40,7 +44,7 @@ def test_a_generation_is_remembered_for_sure_and_two_at_most(size: int, events: 
             evictions = [None if one and one[0] in identities else one for one in evictions]
         else:
             new = [one for one in identities if one not in known]
-            ghosts.add(new, now_ns)
+            evict(ghosts, new, now_ns)
             evictions = [*((one, now_ns) for one in reversed(new)), *evictions]
         assert sum(one is not None for one in evictions[:size]) <= len(ghosts) <= 2 * size
 

@@ -168,7 +168,9 @@ def evict(row: str, statistics: bool) -> Case:
         pool = scheduler.pool
         pool.allocate(pool.census().free)
         if scheduler.reuse is not None:  # the ghost list is full, as it is in the long run
-            scheduler.reuse._ghosts.add(range(2 * scheduler.reuse._ghosts.generation), 0)
+            ghosts = scheduler.reuse._ghosts
+            old = range(2 * ghosts.generation)
+            ghosts.add(old, old, 0)
         return repeated(row, lambda: pool.allocate(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
 
     return case
