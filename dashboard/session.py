@@ -85,6 +85,7 @@ class Session:
             self.view.page = Page.FLEET
         self._judge = Judge(options.rules, self._inbox.put, parser)
         self._due = [0.0] * len(targets)
+        self._judged_gone = [False] * len(targets)
         self._judged_at: list[float | None] = [None] * len(targets)
         self._others_due = 0.0
         self._moved = 0.0
@@ -204,6 +205,7 @@ class Session:
         number = judged.job.target
         target = self.view.targets[number]
         target.diagnosing = False
+        self._judged_gone[number] = bool(judged.job.gone)
         self._due[number] = time.monotonic() + max(_MIN_PAUSE_SECONDS, _PAUSE_PER_COST * judged.cpu_seconds)
         self._others_due = time.monotonic() + _FLEET_PAUSE_PER_COST * judged.cpu_seconds
         if judged.summary is not None:
@@ -235,7 +237,9 @@ class Session:
             return False  # nothing new comes from a file: it is judged whole, once
         marked = target.incident is not None and target.incident.end is not None
         alive = target.phase(self.view.now) in (Phase.LIVE, Phase.IDLE, Phase.LOST, Phase.RECORDING)
-        return alive and not marked and not target.diagnosing and time.monotonic() >= self._due[number]
+        # That it has just gone, or come back, waits for no pause.
+        turned = _is_gone(target) != self._judged_gone[number]
+        return alive and not marked and not target.diagnosing and (turned or time.monotonic() >= self._due[number])
 
     def diagnose(self, number: int) -> bool:
         """Asks for a diagnosis of the marked window, or of the latest seconds; False when there is no window yet."""
@@ -260,7 +264,7 @@ class Session:
         end = target.end(view.now) if follows else view.at
         whole = target.is_file and follows
         # Of a target that is gone the last answers are judged, and that none followed.
-        gone = follows and target.failures >= GONE_AFTER_FAILURES
+        gone = follows and _is_gone(target)
         latest = (target.history.last_up(end) or end) if gone else end
         start = first if whole else max(first, latest - TRAILING_SECONDS)
         since = start if self._all_steps or target.is_file else self._steps_since.get(number, inf)
@@ -396,3 +400,8 @@ class Session:
     def command(self) -> str:
         """What the copy key copies: the selected row's command, or the next one."""
         return protocol.selected_command(self.view) if self.view.page is Page.PROTOCOL else next_command(self.view)
+
+
+def _is_gone(target: Target) -> bool:
+    """Nothing has answered several times; whether it ever had, its phase says."""
+    return target.failures >= GONE_AFTER_FAILURES

@@ -156,6 +156,15 @@ def _step(plan: Plan, machine: Machine, random: Random, step_id: int, start: int
     )
 
 
+ENGINE_INFO = {
+    "version": "0.1.0",
+    "model": "tiny",
+    "weight_bytes": "1000000",
+    "kv_bytes_per_token": "1000",
+    "block_size": "16",
+}
+
+
 @dataclass(slots=True)
 class Engine:
     """An engine's counters and gauges, grown by records and shown as text by the product's own exporter."""
@@ -213,13 +222,7 @@ def make_collector(
         "bandwidth_bytes_per_second": 10e9,
         "flops_per_second": 50e9,
         "start_unix": START_UNIX,
-        "info": {
-            "version": "0.1.0",
-            "model": "tiny",
-            "weight_bytes": "1000000",
-            "kv_bytes_per_token": "1000",
-            "block_size": "16",
-        },
+        "info": ENGINE_INFO,
     }
     snapshot = EngineSnapshot(**(defaults | state))
     monitor = None if gpu is None else FixedMonitor(GpuReading((gpu,)))

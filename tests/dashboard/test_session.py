@@ -99,7 +99,9 @@ class TestLive:
                 until(session, lambda: len(session.view.targets[1].history) > 5)
                 assert len(session.view.targets[0].history) == 0, "it has not answered all the while"
 
-    def test_lost_and_found_again_with_the_time_since(self):
+    def test_lost_and_found_again_with_the_time_since(self, monkeypatch: pytest.MonkeyPatch):
+        """That it is gone is judged at once, however long the pause after a diagnosis is."""
+        monkeypatch.setattr("dashboard.session._PAUSE_PER_COST", 1e6)
         fake = engine()
         target = FakeTarget(fake.metrics, fake.steps).start()
         port = target.port

@@ -67,13 +67,18 @@ def test_tables_use_canonical_signals_and_names(dialect: Dialect):
 
 @each_dialect
 def test_every_name_of_a_table_is_found_on_a_page(dialect: Dialect):
+    has_all = "".join(
+        f'{metric}{{{label}="{values[0]}"}} 1\n'
+        for metric in dialect.info
+        for label, values in dialect.features_with.values()
+    )
     for table in (dialect.counters, dialect.gauges):
         for signal, aliases in table.items():
             for name in aliases:
                 labels = {**dict(name.labels), **({name.value_label: "7"} if name.value_label else {})}
                 inner = ",".join(f'{key}="{value.split("|")[0]}"' for key, value in labels.items())
                 line = f"{name.metric}{{{inner}}} "
-                views = [PageView(ExpositionParser().parse(f"{line}{value}\n")) for value in (1, 8)]
+                views = [PageView(ExpositionParser().parse(f"{has_all}{line}{value}\n")) for value in (1, 8)]
                 found = read_pages(views, dialect, 10.0)
                 value = found.counters.get(signal) if table is dialect.counters else found.gauges.get(signal)
                 assert value is not None, (signal, name.metric)

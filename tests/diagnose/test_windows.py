@@ -229,7 +229,8 @@ def test_two_scrapes_at_one_time_have_no_rate():
 
 def test_the_exporter_and_the_dialect_agree():
     """Every signal of the dialect is found on a page of the engine, with what was done."""
-    engine, records = Engine(), make_steps(40, with_prefill(4, 200))
+    engine = Engine(state={"info": ENGINE_INFO | {"role": "decode"}, "num_transferring": 0})
+    records = make_steps(40, with_prefill(4, 200))
     before = engine.page(gpu=whole_gpu())
     engine.run(records)
     engine.requests(3, 0.2, 0.1)
