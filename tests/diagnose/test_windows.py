@@ -10,7 +10,7 @@ from diagnose.observation import Observation, observe
 from diagnose.signals import Signals
 from diagnose.stats import Bounds
 from probes.recording import Entry
-from tests.builders import START_UNIX, Engine, build_signals, make_steps, with_prefill
+from tests.builders import ENGINE_INFO, START_UNIX, Engine, build_signals, make_steps, with_prefill
 from tests.probes.gpus import whole_gpu
 from tests.probes.records import known
 
