@@ -155,6 +155,7 @@ class RingRecorder:
             if value <= 0:
                 raise ValueError(f"{name} must be positive, got {value}")
         self._ring: list[StepRecord | None] = [None] * capacity
+        self._capacity, self._count_at = capacity, min(COUNTED_TOGETHER, capacity)
         self._next_id = 0
         # Each with its number: traces have none of their own by which a reader could tell that a slot was overwritten.
         self._traces: list[tuple[int, RequestTrace] | None] = [None] * trace_capacity
@@ -198,7 +199,7 @@ class RingRecorder:
 
     @property
     def capacity(self) -> int:
-        return len(self._ring)
+        return self._capacity
 
     @property
     def next_id(self) -> int:
@@ -209,13 +210,13 @@ class RingRecorder:
         if record.step_id != self._next_id:
             self._go_on_at(record.step_id)
         # The slot is filled before the cursor moves: a reader never sees an empty slot below next_id.
-        self._ring[record.step_id % len(self._ring)] = record
+        self._ring[record.step_id % self._capacity] = record
         self._next_id = record.step_id + 1
         if record.device_ns is not None:
             self._device_times.append((record.kind, record.device_ns))
-        behind, capacity = self._next_id - self._counted, len(self._ring)
+        behind = self._next_id - self._counted
         # It waits for a reader that is counting only where the next step would overwrite one that is not counted.
-        if behind >= min(COUNTED_TOGETHER, capacity) and self._counting.acquire(blocking=behind >= capacity):
+        if behind >= self._count_at and self._counting.acquire(blocking=behind >= self._capacity):
             try:
                 self._count_new()
             finally:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 import pytest
 
 from probes.locks import TimedLock, TimedRLock
-from probes.recorder import NullRecorder, RequestTrace, RingRecorder
+from probes.recorder import COUNTED_TOGETHER, NullRecorder, RequestTrace, RingRecorder
 from probes.records import DeviceTime
 from tests.probes.records import make_record
 
 DECODE = make_record(7, num_decode_seqs=8, num_regular_gaps=8, device_ns=DeviceTime(5), host_gap_ns=9)
+STEPS = iter([DECODE._replace(step_id=number) for number in range(2 * COUNTED_TOGETHER)])
 RECORDER, NULL = RingRecorder(64, 64), NullRecorder()
 TRACE = RequestTrace("r", 0, 1, 2, 3, 9, 0, 5, 0, "stop")
 
@@ -37,6 +38,11 @@ def calls(work: Callable[[], object]) -> Counter[str]:
     return Counter({"python": counted["call"] - 1, "c": counted["c_call"] - 1})  # the work itself, and setprofile
 
 
+def record_sixteen() -> None:
+    for _ in range(COUNTED_TOGETHER):
+        RECORDER.on_step(next(STEPS))
+
+
 def take(site) -> Callable[[], None]:
     def work() -> None:
         with site:
@@ -48,8 +54,9 @@ def take(site) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("what", "work", "python", "c"),
     [
-        # the guard, on_step, its parts, four histograms; their bisections, the floor
-        ("a step", lambda: RECORDER.on_step(DECODE), 10, 9),
+        # each: a guard and on_step, another and its parts, four histograms, the floor, device time and its guard; their
+        # bisections and what is appended; and once: what is new to count
+        ("sixteen steps and their counting", record_sixteen, 16 * 12 + 4, 16 * 13 + 8),
         ("a step without probes", lambda: NULL.on_step(DECODE), 1, 0),
         ("a finished request", lambda: RECORDER.on_request_finished(TRACE), 3, 2),
         # enter and exit; try to acquire, two clocks, a bisection, release
