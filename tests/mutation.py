@@ -55,6 +55,12 @@ TESTS = (
     "test_profiles.py",
     "test_rule_boundaries.py",
     "test_commands_for.py",
+    "test_cases.py",
+    "test_case_numbers.py",
+    "test_case_situations.py",
+    "test_fleet.py",
+    "test_windows.py",
+    "test_vllm.py",
     "test_disaggregation.py",
 )
 _MUTANT = re.compile(r"^(?P<function>.+)__mutmut_(?P<number>orig|\d+)$")
