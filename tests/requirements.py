@@ -1,8 +1,8 @@
 """What the lesson requires, by id, and how a test says which of it it proves.
 
 Section 1 prefill and decode profiles, 2 chunked prefill, 3a-3d prefix caching, 3e the block pool, 4 the worked
-derivations, 5 the decision framework, 7 the reference code, 8 the exercises. Rows of other sections that tests here prove
-as well are listed too, but nothing fails when they have no test.
+derivations, 5 the decision framework, 6 disaggregation, 7 the reference code, 8 the exercises. Rows of other sections that
+tests here prove as well are listed too, but nothing fails when they have no test.
 """
 
 from collections.abc import Callable
@@ -124,7 +124,7 @@ REQUIREMENTS = {
     "S5.14": "a regression inside the absolute SLO calls for no containment",
     "S5.15": "no configuration change before hypotheses are evaluated",
     "S5.16": "a higher hit rate neither excuses nor explains an ITL rise",
-    # 6. Disaggregation (not claimed as a section)
+    # 6. Disaggregation
     "S6.1": "K and V of a token-layer are 2,048 bytes each",
     "S6.2": "131,072 bytes per token over all layers",
     "S6.3": "268,435,456 bytes for 2048 tokens: 256 MiB",
