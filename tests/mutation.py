@@ -58,9 +58,6 @@ TESTS = (
     "test_cases.py",
     "test_case_numbers.py",
     "test_case_situations.py",
-    "test_fleet.py",
-    "test_windows.py",
-    "test_vllm.py",
     "test_disaggregation.py",
 )
 _MUTANT = re.compile(r"^(?P<function>.+)__mutmut_(?P<number>orig|\d+)$")
