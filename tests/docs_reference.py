@@ -2,6 +2,7 @@
 
 import json
 import re
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def _help(title: str, command: click.Command) -> str:
     settings = {**stallscope.context_settings, "terminal_width": _WIDTH, "max_content_width": _WIDTH}
     parent = click.Context(click.Group(above), info_name=above, **settings) if above else None
     context = click.Context(command, parent, info_name=name, **{**settings, **command.context_settings})
-    return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+    fresh = copy(command)
+    fresh._help_option = None  # click keeps that of the context in which it was first asked for
+    return "\n".join(line.rstrip() for line in fresh.get_help(context).splitlines())
 
 
 def signals_page(made: str) -> str:
