@@ -23,8 +23,6 @@ from probes.wire import decode_steps
 
 TRAILING_SECONDS = 20.0
 """Length of the window that is diagnosed when none is marked."""
-GONE_AFTER_FAILURES = 3
-"""Scrapes in a row that nothing answered, after which a target that had answered is called gone."""
 _MIN_TRAILING_SECONDS = 2.0
 _MIN_PAUSE_SECONDS = 5.0
 _PAUSE_PER_COST = 200.0
@@ -238,7 +236,7 @@ class Session:
         marked = target.incident is not None and target.incident.end is not None
         alive = target.phase(self.view.now) in (Phase.LIVE, Phase.IDLE, Phase.LOST, Phase.RECORDING)
         # That it has just gone, or come back, waits for no pause.
-        turned = _is_gone(target) != self._judged_gone[number]
+        turned = target.is_gone != self._judged_gone[number]
         return alive and not marked and not target.diagnosing and (turned or time.monotonic() >= self._due[number])
 
     def diagnose(self, number: int) -> bool:
@@ -264,7 +262,7 @@ class Session:
         end = target.end(view.now) if follows else view.at
         whole = target.is_file and follows
         # Of a target that is gone the last answers are judged, and that none followed.
-        gone = follows and _is_gone(target)
+        gone = follows and target.is_gone
         latest = (target.history.last_up(end) or end) if gone else end
         start = first if whole else max(first, latest - TRAILING_SECONDS)
         since = start if self._all_steps or target.is_file else self._steps_since.get(number, inf)
@@ -400,8 +398,3 @@ class Session:
     def command(self) -> str:
         """What the copy key copies: the selected row's command, or the next one."""
         return protocol.selected_command(self.view) if self.view.page is Page.PROTOCOL else next_command(self.view)
-
-
-def _is_gone(target: Target) -> bool:
-    """Nothing has answered several times; whether it ever had, its phase says."""
-    return target.failures >= GONE_AFTER_FAILURES

@@ -4,7 +4,6 @@ No verdict and no rule on a link's speed (lesson section 6): whether separate in
 sequences, on where the instances stand, on what of the transfer is overlapped and on what is saved. All of it is analytical.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from diagnose.hypotheses.prefill_work import prefill_work
 from diagnose.signals import Signals
 from diagnose.units import percent, seconds
 from probes.arithmetic import ByteRate, ideal_payload_time, kv_payload, plan_chunks, required_transfer_rate
+from probes.kv_stream import stream_timeline
 
 
 class Placement(StrEnum):
@@ -190,25 +190,14 @@ def _moved(known: Stated) -> list[str]:
         return [*lines, "what overlap hides depends on a prefill instance's speed: --prefill-rate TOKENS_PER_SECOND"]
     sizes = plan_chunks(prompt, 0, known.chunk_tokens)
     computes = [size / known.prefill_rate for size in sizes]
-    transfers = [ideal_payload_time(kv_payload(size, per_token), link).seconds for size in sizes]
-    exposed = exposed_seconds(computes, transfers)
+    timeline = stream_timeline(sizes, computes, bytes_per_token=per_token, link=link)
+    first = timeline.chunks[0]
+    sending, exposed = seconds(first.transferred - first.transfer_start), seconds(timeline.exposed_seconds)
     return [
         *lines,
         f"sent per chunk ({len(sizes)} of up to {sizes[0]:,} tokens, {seconds(computes[0])} to compute and "
-        f"{seconds(transfers[0])} to send): at least {seconds(exposed)} of the transfer come after the prefill (analytical)",
+        f"{sending} to send): at least {exposed} of the transfer come after the prefill (analytical)",
     ]
-
-
-def exposed_seconds(computes: Sequence[float], transfers: Sequence[float]) -> float:
-    """What of the transfers comes after the last chunk was computed.
-
-    A chunk is sent when it is computed and the one before it is sent; one is computed while another is sent.
-    """
-    computed = sent = 0.0
-    for compute, transfer in zip(computes, transfers, strict=True):
-        computed += compute
-        sent = max(sent, computed) + transfer
-    return sent - computed
 
 
 def _observed(case: Case | None) -> list[str]:

@@ -13,6 +13,8 @@ from probes.records import StepRecord
 
 RECENT_STEPS = 600
 IDLE_AFTER_SECONDS = 10.0
+_GONE_AFTER_FAILURES = 3
+"""Scrapes in a row that nothing answered, after which a target that had answered is called gone."""
 _KEPT_LEVELS = 2
 
 
@@ -87,6 +89,11 @@ class Target:
 
     def __post_init__(self) -> None:
         self.address = self.address or self.name
+
+    @property
+    def is_gone(self) -> bool:
+        """Nothing has answered several times; whether it ever had, its phase says."""
+        return self.failures >= _GONE_AFTER_FAILURES
 
     def apply(self, update: Update) -> None:
         self.refusal = None

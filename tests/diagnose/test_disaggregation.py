@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from diagnose.diagnosis import Diagnosis, diagnose
-from diagnose.disaggregation import Placement, Stated, advise, exposed_seconds, still_shared
+from diagnose.disaggregation import Placement, Stated, advise, still_shared
 from probes.arithmetic import ByteRate
+from probes.kv_stream import stream_timeline
 from tests.builders import make_signals
 from tests.diagnose import cases
 from tests.diagnose.cases import look, texts, verdict
@@ -93,7 +94,8 @@ def test_the_exercises_payload_has_its_ideal_time_and_what_that_leaves_out():
 )
 def test_overlap_leaves_the_last_chunk_or_what_the_link_could_not_keep_up_with(compute_ms, exposed_ms):
     """Eight chunks of 512 tokens: 43.355 ms and 27.844 ms in all, of which the computing takes 40 and 8."""
-    found = exposed_seconds([compute_ms / 1e3] * 8, [3.3554432e-3] * 8)
+    link = ByteRate.from_gigabits_per_second(200)
+    found = stream_timeline([512] * 8, [compute_ms / 1e3] * 8, bytes_per_token=163_840, link=link).exposed_seconds
     assert found == pytest.approx(exposed_ms / 1e3)
 
 
