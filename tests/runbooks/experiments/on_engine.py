@@ -62,7 +62,7 @@ def interference(pace: Pace, words: int, tokens: int) -> list[str]:
     ]
 
 
-def run_command(*arguments: str, timeout: float = 900) -> "subprocess.CompletedProcess[str]":
+def run_command(*arguments: str, timeout: float = 1800) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "diagnose.cli", "experiment", *arguments, "--quiet"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
