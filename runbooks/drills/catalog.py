@@ -34,6 +34,8 @@ class Drill:
     """Of the latency account: where the condition puts its time (a name in `truth.PARTS`); empty where it puts none there."""
     kills: bool = False
     """SIGKILL in the middle of the incident."""
+    reads_log: bool = False
+    """The engine's log is evidence as well."""
     slow_reader_seconds: float = 0.0
     """The client's event loop stands still for so long, again and again."""
     symptom: Symptom = Symptom.ITL
@@ -88,6 +90,15 @@ DRILLS: dict[str, Drill] = {
             "long prompts all the time, in whole budgets",
             "mixed steps against like pure decode steps",
             loads=(*_QUIET, "rate=1.5,prompt=420,output=2-4"),
+            part="prefill",
+            primary=("prefill_interference",),
+        ),
+        Drill(
+            "prefill_interference_unchunked",
+            "long prompts that a budget of thousands lets in whole: chunked prefill in name only",
+            "mixed steps against like pure decode steps",
+            options=("--max-batched-tokens", "4096"),
+            loads=(*_QUIET, "rate=0.5,prompt=1400,output=2-4"),
             part="prefill",
             primary=("prefill_interference",),
         ),
@@ -210,6 +221,31 @@ DRILLS: dict[str, Drill] = {
             kills=True,
             symptom=Symptom.CERTAIN,
             primary=("hard_failure",),
+        ),
+        Drill(
+            "dropped_connections",
+            "the server cuts off one stream of three in its middle, and closes the connection",
+            "failures that the server counts: a client that leaves looks the same to the engine",
+            fault="drop=3requests",
+            symptom=Symptom.FAILED,
+            primary=("hard_failure",),
+        ),
+        Drill(
+            "oom_abort",
+            "the engine's memory grows up to its limit: steps fail for lack of memory, and the engine gives up",
+            "failures by kind, and the log, which tells what came first",
+            fault="memory=64MiB",
+            reads_log=True,
+            symptom=Symptom.FAILED,
+            primary=("hard_failure",),
+        ),
+        Drill(
+            "frontend_bottleneck",
+            "the event loop that reads requests and sends tokens is blocked most of the time, the engine's steps are fine",
+            "delay of the front end: from the engine's hand-out to the event loop",
+            fault="frontend=100ms",
+            symptom=Symptom.EITHER,
+            primary=("frontend_bottleneck",),
         ),
         Drill(
             "client_artifact",

@@ -128,6 +128,9 @@ class DrillRun:
                 place = _Place(engine.url, engine.pid)
             length = self.incident_seconds or _INCIDENT_SECONDS * stretch
             incident = self._window(place, "incident", pace, length)
+            if drill.reads_log and engine is not None:
+                log = Entry(incident.entries[-1].unix, "log", engine.log_path.read_text(errors="replace"))
+                incident.entries.append(log)
         reported: tuple[Reported, ...] = ()
         if drill.slow_reader_seconds:
             reported = parse_reported(f"itl_p99={quantile(incident.levels.gaps, 0.99) * 1e3:.0f}ms")
