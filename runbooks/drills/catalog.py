@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from runbooks.drills.service_levels import Symptom
-from runbooks.experiments.workload import Load, parse_load
+from runbooks.experiments.workload import Arrival, Load, parse_load
 
 _QUIET = ("rate=1,prompt=24,output=150-300",)
 
@@ -26,6 +26,9 @@ class Drill:
     """Loads of the baseline, as `stallscope experiment --load` takes them."""
     loads: tuple[str, ...] = _QUIET
     """Of the incident."""
+    at_once: str = ""
+    """A load of the incident whose rate is a number of requests: all arrive at its start, with their prefix in the cache, and
+    are decoding when its window opens."""
     fault: str | None = None
     """Of the incident's engine: what `--drill-fault` takes."""
     idle_window: bool = False
@@ -59,8 +62,10 @@ class Drill:
 
 
 _SHARED = "rate=1.5,prompt=300,output=4-8,prefix=256"
-_LONG_CONTEXTS = "rate=4,prompt=1500,output=300-500,prefix=1472"
+_LONG_CONTEXTS = "rate=6,prompt=3000,output=3000,prefix=2960"
 """One prefix, computed once and read by every stream at every step. A model whose steps read too little hardly notices."""
+_SHORT_STREAMS = ("rate=5,prompt=24,output=30-60",)
+"""As much as `_QUIET` in smaller pieces: in the window of a slow model there are some."""
 
 DRILLS: dict[str, Drill] = {
     drill.name: drill
@@ -98,7 +103,7 @@ DRILLS: dict[str, Drill] = {
             "long prompts that a budget of thousands lets in whole: chunked prefill in name only",
             "mixed steps against like pure decode steps",
             options=("--max-batched-tokens", "4096"),
-            loads=(*_QUIET, "rate=0.5,prompt=1400,output=2-4"),
+            loads=(*_QUIET, "rate=2.5,prompt=1400,output=2-4"),
             part="prefill",
             primary=("prefill_interference",),
         ),
@@ -131,7 +136,9 @@ DRILLS: dict[str, Drill] = {
             "many streams with long contexts, whose reading is most of each step",
             "pure decode steps against their contexts, and bytes per second against the ceiling",
             model="smollm2",
-            loads=(*_QUIET, _LONG_CONTEXTS),
+            quiet=_SHORT_STREAMS,
+            loads=(),
+            at_once=_LONG_CONTEXTS,
             part="decode",
             primary=("bandwidth_saturation",),
         ),
@@ -268,7 +275,9 @@ DRILLS: dict[str, Drill] = {
             "two at once: long prompts beside many streams with long contexts",
             "which of both has more of the slow gaps",
             model="smollm2",
-            loads=(*_QUIET, _LONG_CONTEXTS, "rate=1,prompt=420,output=2-4"),
+            quiet=_SHORT_STREAMS,
+            loads=("rate=2,prompt=420,output=2-4",),
+            at_once=_LONG_CONTEXTS,
             primary=("prefill_interference", "bandwidth_saturation"),
         ),
         Drill(
@@ -293,3 +302,13 @@ def varied(texts: tuple[str, ...], pace: float, seed: int) -> list[Load]:
     random = Random(f"drill/{seed}")
     loads = [parse_load(text) for text in texts]
     return [replace(one, rate=one.rate * random.uniform(0.8, 1.2) * USUAL_PACE / pace) for one in loads]
+
+
+def at_once(text: str, seed: int) -> list[Arrival]:
+    """So many arrivals at the start as the load's rate says."""
+    if not text:
+        return []
+    random = Random(f"drill/{seed}/at once")
+    one = parse_load(text)
+    sizes = [(one.prompt.draw(random), one.output.draw(random)) for _ in range(round(one.rate))]
+    return [Arrival(0.0, prompt, output, one.prefix_words, 0) for prompt, output in sizes]
