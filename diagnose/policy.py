@@ -66,6 +66,10 @@ class Policy:
     bandwidth_far_ceiling: float = 0.40
     """Under 40 % of the ceiling the memory bus cannot be what limits the step."""
 
+    reading_rate_kept: float = 0.75
+    """A step that reads more and keeps three quarters of its rate takes longer because of what it reads: paged caches stream a
+    little worse than weights."""
+
     context_share_high: float = 0.25
     """KV reads shape the decode step from a quarter of its time."""
 
