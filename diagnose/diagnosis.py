@@ -138,7 +138,9 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     if any(event.kind in ("gone", "engine_dead") for event in case.events):
         return "hard_failure"
     causes = _first_causes([f for f in findings if f.is_supported and f.causes_latency])
-    outside = [f for f in causes if f.name in _OUTSIDE and (f.judgement.share_of_excess or 0.0) >= case.policy.dominant_share]
+    outside = [
+        f for f in causes if f.name in _OUTSIDE and (f.judgement.share_of_excess or 0.0) >= case.policy.dominant_share
+    ]
     if outside:
         return outside[0].name
     if causes:

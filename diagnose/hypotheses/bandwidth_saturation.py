@@ -63,8 +63,10 @@ class BandwidthSaturation(Hypothesis):
             or (shifted is None and flat and context is not None and context < policy.context_share_high)
         ):
             return argument.conclude(Verdict.REFUTED, part)
-        if shifted and usage is not None and (
-            usage >= policy.bandwidth_near_ceiling or self._follows_the_bytes(case, argument)
+        if (
+            shifted
+            and usage is not None
+            and (usage >= policy.bandwidth_near_ceiling or self._follows_the_bytes(case, argument))
         ):
             return argument.conclude(Verdict.SUPPORTED, part)
         self._lacks(case, argument, shifted, usage)
@@ -145,11 +147,7 @@ class BandwidthSaturation(Hypothesis):
         if context is None:
             return None
         argument.say(
-            Stance.FOR
-            if context >= case.policy.context_share_high
-            else Stance.AGAINST
-            if decides
-            else Stance.CONTEXT,
+            Stance.FOR if context >= case.policy.context_share_high else Stance.AGAINST if decides else Stance.CONTEXT,
             f"{percent(context)} of a pure decode step grows with context",
             value=context,
             unit="share",
@@ -205,9 +203,7 @@ class BandwidthSaturation(Hypothesis):
         if now is None or before is None or busy is None:
             return False
         more, kept = now.num_bytes / before.num_bytes, now.rate / before.rate
-        follows = (
-            more >= policy.shift_ratio and kept >= policy.reading_rate_kept and busy < policy.compute_far_ceiling
-        )
+        follows = more >= policy.shift_ratio and kept >= policy.reading_rate_kept and busy < policy.compute_far_ceiling
         argument.say(
             Stance.FOR if follows else Stance.CONTEXT,
             f"it reads {more:.1f}x the baseline's bytes at {percent(kept)} of the baseline's rate, with {percent(busy)} of the "
@@ -245,7 +241,9 @@ def _reading(window: Window) -> _Reading | None:
     ]
     if not known:
         return None
-    return _Reading(median([read for read, _ in known]), median([read / running for read, running in known]), len(known))
+    return _Reading(
+        median([read for read, _ in known]), median([read / running for read, running in known]), len(known)
+    )
 
 
 def _busy(window: Window) -> float | None:

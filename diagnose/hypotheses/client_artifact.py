@@ -56,7 +56,9 @@ class ClientArtifact(Hypothesis):
         outside, inside = least >= factor, most < factor
         stance = Stance.FOR if outside else Stance.AGAINST if inside else Stance.CONTEXT
         text = seconds(bounds.high) if bounds.exact else f"{seconds(bounds.low)} to {seconds(bounds.high)}"
-        own_delay = f", and its front end may add {seconds(late)}" if late >= case.policy.frontend_unfelt_seconds else ""
+        own_delay = (
+            f", and its front end may add {seconds(late)}" if late >= case.policy.frontend_unfelt_seconds else ""
+        )
         argument.say(
             stance,
             f"clients report {reported.text}; by the engine's clock it is {text}{own_delay}",

@@ -44,7 +44,7 @@ class BlockedLoop:
 
     async def _stand_still(self) -> None:
         while True:
-            time.sleep(self._seconds)  # noqa: ASYNC251 - that nothing else runs meanwhile is the fault
+            time.sleep(self._seconds)  # nothing else runs meanwhile: that is the fault
             await asyncio.sleep(self._seconds / 5)
 
 

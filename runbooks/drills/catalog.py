@@ -62,7 +62,7 @@ class Drill:
 
 
 _SHARED = "rate=1.5,prompt=300,output=4-8,prefix=256"
-_LONG_CONTEXTS = "rate=4,prompt=4000,output=3000,prefix=3960"
+_LONG_CONTEXTS = "rate=6,prompt=2500,output=3000,prefix=2460"
 """One prefix, computed once and read by every stream at every step. A model whose steps read too little hardly notices."""
 _SHORT_STREAMS = ("rate=5,prompt=24,output=30-60",)
 """As much as `_QUIET` in smaller pieces: in the window of a slow model there are some."""

@@ -14,7 +14,7 @@ from runbooks.experiments.client import Client, Stream, Traffic, first_model
 from runbooks.experiments.workload import Arrival, Load, Workload
 
 _JOIN_SECONDS = 30.0
-_WARM_SECONDS = 120.0
+_WARM_SECONDS = 240.0
 _PACE_WORDS, _PACE_TOKENS = 24, 80
 _PACE_TRIES = 3
 """On a machine without a core to spare an answer may come in a few pieces, which tell no pace."""
@@ -118,7 +118,9 @@ def measure_pace(url: str) -> Pace:
         later = stream.tokens[_PACE_TOKENS // 4 :]
         if stream.error is None and len(later) >= 2:
             return Pace((later[-1] - later[0]) / (len(later) - 1), (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)
-    raise DrillError(f"a lone request was not answered token by token in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})")
+    raise DrillError(
+        f"a lone request was not answered token by token in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})"
+    )
 
 
 def warm_prefix(url: str, arrivals: Sequence[Arrival], pace: Pace, salt: str) -> None:
@@ -135,7 +137,10 @@ def warm_prefix(url: str, arrivals: Sequence[Arrival], pace: Pace, salt: str) ->
 
 
 def levels_of(streams: Iterable[Stream], since: float, until: float) -> Levels:
-    """Of the window from `since` to `until`, seconds after the start of the load. A failure counts at the last sign of its request."""
+    """Of the window from `since` to `until`, seconds after the start of the load.
+
+    A failure counts at the last sign of its request.
+    """
     levels = Levels()
     for stream in streams:
         levels.gaps += [b - a for a, b in pairwise(stream.tokens) if since <= b <= until]
