@@ -79,8 +79,12 @@ def test_preempted_sequences_that_ask_for_their_own_content_do_not_count(recompu
 
 @pytest.mark.parametrize(
     ("size", "computed", "expected", "share"),
-    [("10", 800, "supported +0.2 +101 .200", "25 %"), ("10", 100, "supported +0.2 +101 .200", "100 %")]
-    + [("10", 0, "supported +0.2 +101", ""), (None, 800, "supported +0.2 +101", "")],
+    [
+        ("10", 800, "supported +0.2 +101 .200", "25 %"),
+        ("10", 100, "supported +0.2 +101 .200", "100 %"),
+        ("10", 0, "supported +0.2 +101", ""),
+        (None, 800, "supported +0.2 +101", ""),
+    ],
 )
 def test_what_is_computed_again_is_told_with_its_share(size, computed, expected, share):
     signals = evicted(info={} if size is None else {"block_size": size}, tokens_prefill=computed)

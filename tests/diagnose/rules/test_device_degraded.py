@@ -71,7 +71,9 @@ def test_what_holds_clocks_down(signals, expected):
 
 
 def test_of_several_reasons_the_one_that_lasts_longest_is_told():
-    text = judged(RULE, gpu(throttle_hw_slowdown=(0, 1), throttle_power_brake=(1, 1), throttle_hw_thermal=0)).evidence[0]
+    text = judged(RULE, gpu(throttle_hw_slowdown=(0, 1), throttle_power_brake=(1, 1), throttle_hw_thermal=0)).evidence[
+        0
+    ]
     assert text.text == "clocks were held down by the power brake for 100 % of the window"
     none = judged(RULE, gpu(throttle_hw_slowdown=0, throttle_power_brake=0)).evidence[0]
     assert none.text.startswith("clocks were held down neither by heat")

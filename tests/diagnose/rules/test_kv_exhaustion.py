@@ -64,7 +64,7 @@ def test_a_full_pool_and_what_was_denied(signals, expected):
 @pytest.mark.parametrize(
     ("active", "waiting", "expected"),
     [
-        (49, (0, 3), f"refuted -0.49 -3"),
+        (49, (0, 3), "refuted -0.49 -3"),
         (50, (0, 3), f"undetermined -0.5 {ASKED}"),
         (49, (0, 0), "refuted -0.49"),
         (49, (0,), f"undetermined -0.49 {ASKED}"),

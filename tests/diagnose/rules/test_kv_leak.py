@@ -19,7 +19,12 @@ BUSY = "undetermined ?block"
 
 def idle(active: Any, running: Any = 0, waiting: Any = 0, *, size: float = 1000, **fields: Any) -> Signals:
     """A pool of a thousand blocks, of which `active` are held at each sample."""
-    gauges = {"pool_usage": tuple(a / size for a in active), "pool_blocks": size, "running": running, "waiting": waiting}
+    gauges = {
+        "pool_usage": tuple(a / size for a in active),
+        "pool_blocks": size,
+        "running": running,
+        "waiting": waiting,
+    }
     return make_signals(gauges={k: v for k, v in gauges.items() if v is not None}, usage=Usage.ACTIVE, **fields)
 
 

@@ -1,4 +1,4 @@
-"""Each condition of prefill_interference on counters, histograms and logs, from both sides; its steps have a file of their own."""
+"""Each condition of prefill_interference on counters, histograms and logs, from both sides."""
 
 from dataclasses import replace
 from typing import Any

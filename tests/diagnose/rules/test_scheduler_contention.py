@@ -79,9 +79,7 @@ def test_parts_that_the_steps_do_not_show_are_not_named():
     assert "lock_wait" not in text
 
 
-@pytest.mark.parametrize(
-    ("late", "sign"), [(0.5, " +0.5"), (0.4999, " .0.4999"), (0.0, " .0"), (None, "")]
-)
+@pytest.mark.parametrize(("late", "sign"), [(0.5, " +0.5"), (0.4999, " .0.4999"), (0.0, " .0"), (None, "")])
 def test_a_trace_shows_what_the_device_idled_for(monkeypatch, late, sign):
     monkeypatch.setattr(
         "diagnose.hypotheses.scheduler_contention.late_launch_share",
@@ -92,7 +90,9 @@ def test_a_trace_shows_what_the_device_idled_for(monkeypatch, late, sign):
     assert found == f"supported +0.3{sign} =0"
 
 
-def spent(*, delay: float | None = None, gil: float | None = None, role: Role = Role.ENGINE, **doing: float) -> HostProfile:
+def spent(
+    *, delay: float | None = None, gil: float | None = None, role: Role = Role.ENGINE, **doing: float
+) -> HostProfile:
     """Of one thread."""
     activities = {Activity[name.upper()]: share for name, share in doing.items()}
     thread = ThreadUse(pid=1, tid=1, name="loop", role=role, delay_share=delay, gil_share=gil, activities=activities)

@@ -11,7 +11,10 @@ RULE = SpeculationLoss()
 
 
 def drafted(
-    drafts: float | None = 500, accepted: float | None = 200, length: tuple[float, ...] | None = None, absent: bool = False
+    drafts: float | None = 500,
+    accepted: float | None = 200,
+    length: tuple[float, ...] | None = None,
+    absent: bool = False,
 ) -> Signals:
     named = {"spec_draft_tokens": drafts, "spec_accepted_tokens": accepted}
     return make_signals(
