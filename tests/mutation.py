@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from pathlib import Path
 from random import Random
@@ -125,12 +125,12 @@ def _mutate(work: Path) -> list[str]:
     return sorted(names)
 
 
-def _run(work: Path, chosen: list[str]) -> dict[str, str]:
+def _run(work: Path, chosen: list[str], names: Sequence[str]) -> dict[str, str]:
     """Mutant -> outcome. Stopped with Ctrl-C, of those that were run: the first ones of a sample are a sample."""
     todo, outcomes = work / "names", work / "outcomes"
     outcomes.unlink(missing_ok=True)
     todo.write_text("\n".join(chosen), encoding="utf-8")
-    tests = [f"tests/diagnose/{name}" for name in TESTS]
+    tests = [f"tests/diagnose/{name}" for name in names]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutation_run", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": ".", NAMES: str(todo), OUTCOMES: str(outcomes)}
     said = ""
@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, metavar="N", help="Run N mutants, not all.")
     parser.add_argument("--seed", type=int, default=1, help="Of the sample.")
     parser.add_argument("--only", type=Path, metavar="FILE", help="Run the mutants that FILE names, one a line.")
+    parser.add_argument("--tests", nargs="+", metavar="NAME", default=TESTS, help="Of tests/diagnose: a lower bound.")
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="Keep the mutants here for another run.")
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
@@ -163,7 +164,7 @@ def main() -> None:
         if options.only is not None:
             wanted = set(options.only.read_text(encoding="utf-8").split())
             chosen = [name for name in every if name in wanted]
-        report(_run(work, chosen))
+        report(_run(work, chosen, options.tests))
 
 
 def report(outcomes: dict[str, str]) -> None:
