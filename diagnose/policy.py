@@ -36,6 +36,9 @@ class Policy:
     min_dose_range: float = 1.5
     """A dose response needs doses that differ by half: chunks of one size only order the noise."""
 
+    dose_correlation: float = 0.5
+    """Step time follows the dose from a rank correlation of a half: chance alone stays below it from a dozen chunks on."""
+
     min_context_range: float = 1.2
     """What context costs a step shows in contexts that differ by a fifth: steady ones leave it to the fit's constant part."""
 

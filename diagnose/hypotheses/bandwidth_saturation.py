@@ -78,7 +78,7 @@ class BandwidthSaturation(Hypothesis):
         if kernels is None:
             return False
         share = kernels.share(KernelClass.GEMM, KernelClass.MOE_GEMM, *ATTENTION)
-        most = share + 1 - kernels.listed_share
+        most = share + (1 - kernels.listed_share)
         little = most < case.policy.reading_share_low
         argument.say(
             Stance.AGAINST if little else Stance.CONTEXT,

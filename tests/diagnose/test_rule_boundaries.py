@@ -234,7 +234,7 @@ def test_clients_differ_from_twice_the_engines_own_quantile(reported, tokens, ex
         (((2.5, 0), (2, 2), (3, 0)), "refuted", "-+"),
         (((4, 0), (8, 0), (4, 0)), "refuted", "+-"),
         (((2, 1), (6, 4), (3, 1)), "refuted", "+-"),
-        (((2, 1), (6, 4), (3, 0)), "undetermined", "++"),
+        (((2, 1), (6, 4), (3, 0)), "supported", "++"),
     ],
 )
 def test_replicas_are_uneven_where_one_queues_and_another_has_room(loads, expected, signs):
