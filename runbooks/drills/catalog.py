@@ -66,6 +66,7 @@ _LONG_CONTEXTS = "rate=6,prompt=2500,output=3000,prefix=2460"
 """One prefix, computed once and read by every stream at every step. A model whose steps read too little hardly notices."""
 _SHORT_STREAMS = ("rate=5,prompt=24,output=30-60",)
 """As much as `_QUIET` in smaller pieces: in the window of a slow model there are some."""
+_MORE_SHORT_STREAMS = ("rate=10,prompt=24,output=30-60",)
 
 DRILLS: dict[str, Drill] = {
     drill.name: drill
@@ -102,8 +103,10 @@ DRILLS: dict[str, Drill] = {
             "prefill_interference_unchunked",
             "long prompts that a budget of thousands lets in whole: chunked prefill in name only",
             "mixed steps against like pure decode steps",
-            options=("--max-batched-tokens", "4096"),
-            loads=(*_QUIET, "rate=2.5,prompt=1400,output=2-4"),
+            model="smollm2",
+            options=("--max-batched-tokens", "2048"),
+            quiet=_MORE_SHORT_STREAMS,
+            loads=(*_MORE_SHORT_STREAMS, "rate=2,prompt=900,output=2-4"),
             part="prefill",
             primary=("prefill_interference",),
         ),

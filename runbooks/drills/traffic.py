@@ -15,9 +15,9 @@ from runbooks.experiments.workload import Arrival, Load, Workload
 
 _JOIN_SECONDS = 30.0
 _WARM_SECONDS = 240.0
-_PACE_WORDS, _PACE_TOKENS = 24, 80
-_PACE_TRIES = 3
-"""On a machine without a core to spare an answer may come in a few pieces, which tell no pace."""
+_PACE_WORDS = 24
+_PACE_TOKENS = (80, 1000)
+"""The second where the first answer comes in a few pieces, as on a machine without a core to spare."""
 
 
 class Pace(NamedTuple):
@@ -109,18 +109,25 @@ class BackgroundTraffic:
 def measure_pace(url: str) -> Pace:
     """Asks for one answer of an otherwise idle engine. Raises DrillError."""
 
-    async def ask() -> Traffic:
+    async def ask(tokens: int) -> Traffic:
         client = Client(url, await first_model(url), drain_seconds=_JOIN_SECONDS)
-        return await client.run([Arrival(0.0, _PACE_WORDS, _PACE_TOKENS, 0, 0)], 0.0, "pace")
+        return await client.run([Arrival(0.0, _PACE_WORDS, tokens, 0, 0)], 0.0, "pace")
 
-    for _ in range(_PACE_TRIES):
-        stream = asyncio.run(ask()).streams[0]
-        later = stream.tokens[_PACE_TOKENS // 4 :]
-        if stream.error is None and len(later) >= 2:
-            return Pace((later[-1] - later[0]) / (len(later) - 1), (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)
-    raise DrillError(
-        f"a lone request was not answered token by token in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})"
-    )
+    for tokens in _PACE_TOKENS:
+        stream = asyncio.run(ask(tokens)).streams[0]
+        if stream.error is None and (seconds := _pace_of(stream, tokens)) is not None:
+            return Pace(seconds, (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)
+    raise DrillError(f"a lone request was not answered in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})")
+
+
+def _pace_of(stream: Stream, tokens: int) -> float | None:
+    """Seconds per token. Of an answer that came in few pieces only a long one tells it; None: this one does not."""
+    later = stream.tokens[tokens // 4 :]
+    if len(later) >= 2:
+        return (later[-1] - later[0]) / (len(later) - 1)
+    if tokens == _PACE_TOKENS[-1] and len(stream.tokens) >= 2:
+        return (stream.tokens[-1] - stream.tokens[0]) / (stream.output_tokens or tokens)
+    return None
 
 
 def warm_prefix(url: str, arrivals: Sequence[Arrival], pace: Pace, salt: str) -> None:

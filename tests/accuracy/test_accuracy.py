@@ -79,7 +79,7 @@ def test_the_plan_is_of_every_condition_with_a_tenth_of_pairs():
     assert len(cases) == 333
     assert {names for names, _, _ in cases if len(names) == 1} == {(name,) for name in CONDITIONS}
     pairs = [names for names, _, _ in cases if len(names) == 2]
-    assert len(pairs) == 30 and set(pairs) == set(PAIRS)
+    assert len(pairs) == 33 and set(pairs) == set(PAIRS)
     assert {shape for _, shape, _ in cases} == set(SHAPES)
     assert sum(is_held_out(shape, seed) for _, shape, seed in cases) >= len(cases) / 3
 

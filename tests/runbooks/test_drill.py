@@ -22,7 +22,7 @@ from probes.recording import read_recording
 from runbooks.drills.catalog import DRILLS, USUAL_PACE, at_once, varied
 from runbooks.drills.run import DrillRun, Outcome, Seen
 from runbooks.drills.service_levels import Levels, Symptom
-from runbooks.drills.traffic import Pace, levels_of
+from runbooks.drills.traffic import Pace, _pace_of, levels_of
 from runbooks.drills.truth import check_account
 from runbooks.experiments.client import Stream
 from runbooks.experiments.workload import Arrival, parse_load
@@ -217,6 +217,15 @@ def test_a_symptom_is_measured_against_the_quiet_window():
     assert not quiet.worse_than(quiet, Symptom.EITHER)
     assert Levels(failed=1).worse_than(quiet, Symptom.FAILED) and not quiet.worse_than(quiet, Symptom.FAILED)
     assert not Levels().worse_than(Levels(), Symptom.ITL)
+
+
+def test_a_pace_is_known_from_pieces_or_from_a_long_answer():
+    pieces = Stream(0.0, tokens=[0.01 * n for n in range(80)])
+    assert _pace_of(pieces, 80) == pytest.approx(0.01)
+    lumps = Stream(0.0, tokens=[0.0, 5.0], output_tokens=1000)
+    assert _pace_of(lumps, 80) is None
+    assert _pace_of(lumps, 1000) == pytest.approx(0.005)
+    assert _pace_of(Stream(0.0, tokens=[1.0]), 1000) is None
 
 
 def test_lengths_in_tokens_are_sent_as_words():
