@@ -36,10 +36,10 @@ PART: dict[str, Any] = {"excess": excess(decode_floor=0.1, prefill=0.3), "itl_mo
     [
         # shift, p50, context, usage
         (SLOW, USUAL, {}, "supported +2 .1 +0.25 +0.7 =0.1"),
-        (decode(*SECOND, ceiling=1001), USUAL, {}, "undetermined +2 .1 +0.25 -0.6993 ?pure =0.1"),
-        (decode(*SECOND, ceiling=1750), USUAL, {}, "undetermined +2 .1 +0.25 -0.4 ?pure =0.1"),
+        (decode(*SECOND, ceiling=1001), USUAL, {}, "undetermined +2 .1 +0.25 .0.6993 ?pure =0.1"),
+        (decode(*SECOND, ceiling=1750), USUAL, {}, "undetermined +2 .1 +0.25 .0.4 ?pure =0.1"),
         (decode(*SECOND, ceiling=1751), USUAL, {}, "refuted +2 .1 +0.25 -0.3998 =0.1"),
-        (SLOW, USUAL, {"context_share": 0.2499}, "supported +2 .1 -0.2499 +0.7 =0.1"),
+        (SLOW, USUAL, {"context_share": 0.2499}, "supported +2 .1 .0.2499 +0.7 =0.1"),
         (SLOW, USUAL, {"context_share": None}, "supported +2 .1 +0.7 =0.1"),
         (SLOW, decode(*(800.0,) * 12), {}, "refuted -1.25 .1 +0.25 +0.7 =0.1"),
         (decode(*(650.0,) * 12), USUAL, {}, "supported +1.3 .0.65 +0.25 +1.077 =0.1"),
@@ -75,7 +75,7 @@ def flat(p95: float) -> Signals:
     [
         (1300.0, None, "refuted -1 -0.1 +0.7 =0.1"),
         (1301.0, None, "undetermined .1 -0.1 +0.7 ?baseline =0.1"),
-        (1300.0, USUAL, "supported +2 .1 -0.1 +0.7 =0.1"),
+        (1300.0, USUAL, "supported +2 .1 .0.1 +0.7 =0.1"),
     ],
 )
 def test_flat_steps_speak_against_it_where_no_baseline_does(p95, before, expected):
