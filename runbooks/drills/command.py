@@ -12,6 +12,7 @@ import click
 from diagnose.commands.answers import json_option, to_json
 from diagnose.commands.completion import complete_names
 from diagnose.commands.output import check_writable, deliver
+from diagnose.commands.progress import announce
 from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.nearest import nearest
 from diagnose.units import seconds
@@ -137,7 +138,9 @@ def _run(name: str, seed: int, how: _How, blind: bool, output: Path | None, as_j
             click.echo(f"look at it for {_BLIND_SECONDS:.0f} s: stallscope diagnose {url} --window 20s")
 
     length = _BLIND_SECONDS if blind else None
-    run = DrillRun(drill, how.model or drill.model, seed, how.threads, length, tell, how.target)
+    announce("starting the engine" if how.target is None else f"measuring the pace of {how.target}")
+    quiet = not sys.stderr.isatty()  # where `tell` has told it
+    run = DrillRun(drill, how.model or drill.model, seed, how.threads, length, tell, quiet, how.target)
     outcome = run.run()
     if output is not None:
         _record(outcome.incident.write, output)

@@ -25,7 +25,8 @@ from runbooks.response.approval import ApprovalLinks
 from runbooks.response.config import read_config
 from runbooks.response.journal import Journal
 from runbooks.response.window_before import PrometheusWindow
-from tests.diagnose.fake_target import Answer, Server, raw
+from tests.builders import make_steps
+from tests.diagnose.fake_target import Answer, FakeEngine, Server, raw, serving
 from tests.runbooks.experiments.fake_server import FakeServer
 from tests.runbooks.response.fake_admin import FakeAdmin
 from tests.runbooks.response.scenes import ACT, alert, better, make_scene, slow, write_config
@@ -172,6 +173,18 @@ def test_a_drill_whose_symptom_did_not_show_does_not_count(monkeypatch):
     done = CliRunner().invoke(stallscope, ["drill", "prefill_interference"])
     assert done.exit_code == 3
     assert "the symptom did not show in what clients saw: this run does not count" in done.output
+
+
+def test_a_demo_whose_load_is_refused_says_so_after_a_window_that_shows_its_progress(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    models = json.dumps({"data": [{"id": "m"}]})
+    with (
+        serving(FakeEngine(make_steps(100)).metrics, others={"/v1/models": models}) as target,
+        pytest.raises(DrillError, match=r"the load met \d+ errors, the first: "),
+    ):
+        demo._measure(target.url, 1.0, demo.Plan(streams=1), disturbed=False)
+    assert f"watching {target.url}" in capsys.readouterr().err
 
 
 # ---- experiments
