@@ -23,8 +23,8 @@ def everything_is_long(monkeypatch):
     monkeypatch.setattr(file_sources, "_LONG_BYTES", 1)
 
 
-@pytest.fixture
-def at_a_terminal(monkeypatch):
+def sit_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the test itself: what stands for stderr is another object before it."""
     monkeypatch.setattr("diagnose.commands.progress.sys.stderr.isatty", lambda: True)
 
 
@@ -55,7 +55,8 @@ def test_a_short_file_tells_nothing(tmp_path):
     assert shares_of(str(recording(tmp_path / "short.rec", make_steps(50)))) == []
 
 
-def test_a_person_at_a_terminal_sees_what_is_read(stallscope, files, everything_is_long, at_a_terminal):
+def test_a_person_at_a_terminal_sees_what_is_read(stallscope, files, everything_is_long, monkeypatch):
+    sit_at_a_terminal(monkeypatch)
     assert f"reading {files['quiet']}" in stallscope("diagnose", files["quiet"])[2]
     assert "reading" not in stallscope("diagnose", files["quiet"], "-q")[2]
     with socket.create_server(("127.0.0.1", 0)) as taken:
