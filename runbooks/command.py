@@ -87,6 +87,7 @@ def show_command(name: str) -> None:
 
 @runbook_group.command(
     "alerts",
+    short_help="Print Prometheus rules for an engine.",
     epilog="""\b
 Examples:
   stallscope runbook alerts vllm
@@ -110,6 +111,7 @@ def alerts_command(engine: str, itl: float | None, ttft: float | None, share: fl
 
 @runbook_group.command(
     "dashboard",
+    short_help="Print a Grafana dashboard of our engine.",
     epilog="""\b
 Examples:
   stallscope runbook dashboard > stallscope.json""",
@@ -126,6 +128,7 @@ def dashboard_command() -> None:
 
 @runbook_group.command(
     "example",
+    short_help="Print a configuration to start from.",
     epilog="""\b
 Examples:
   stallscope runbook example > runbooks.toml""",
@@ -142,6 +145,7 @@ def example_command() -> None:
 
 @runbook_group.command(
     "check",
+    short_help="Read the configuration, and say what it allows.",
     epilog="""\b
 Examples:
   stallscope runbook check --config runbooks.toml""",
@@ -177,6 +181,7 @@ def check_command(config_file: Path) -> None:
 
 @runbook_group.command(
     "serve",
+    short_help="Receive alerts: look, decide, act, verify, undo.",
     epilog="""\b
 Examples:
   stallscope runbook serve --config runbooks.toml
@@ -258,6 +263,7 @@ def history_command(limit: int, as_json: bool, config_file: Path) -> None:
 
 @runbook_group.command(
     "report",
+    short_help="The document of an incident.",
     epilog="""\b
 Examples:
   stallscope runbook report 17
