@@ -11,7 +11,7 @@ PEER_FILES = tests/benchmarks/peers
 RESULTS = tests/benchmarks/results
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-kernels vllm test-vllm lint accuracy bench bench-cpu bench-peers bench-vllm accuracy-peers drills gpu-check docs clean
+.PHONY: demo test proofs test-kernels vllm test-vllm lint accuracy bench bench-cpu bench-peers bench-vllm accuracy-peers drills gpu-check docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.engine
@@ -19,6 +19,10 @@ demo: $(VENV)/.engine
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
+
+# Comparisons of a real engine's speed under two settings: some minutes, on a machine that does nothing else.
+proofs: $(VENV)/.dev
+	$(BIN)/python -m pytest -m proof
 
 # The Triton kernels through triton's interpreter, no GPU needed. An environment of its own: triton unpacks to 640 MB,
 # and its interpreter refuses the numpy that everything else runs with.

@@ -93,8 +93,10 @@ def decide(case: Case, findings: list[Finding], primary: str | None, protocol: t
 
 def _contain(case: Case, primary: str | None) -> Decision:
     budget = case.signals.last("max_batched_tokens")
-    if any(event.kind in ("gone", "engine_dead") for event in case.events):
-        return _restart(case, "the target is gone: bounded containment before full profiling")
+    fates = {event.kind for event in case.events} & {"gone", "engine_dead"}
+    if fates:
+        what = "the target is gone" if "gone" in fates else "the engine is dead"
+        return _restart(case, f"{what}: bounded containment before full profiling")
     if budget is not None and primary == "prefill_interference" and set_while_serving(case):
         return Decision(
             DecisionKind.CONTAIN,

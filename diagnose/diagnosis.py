@@ -138,6 +138,11 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     if any(event.kind in ("gone", "engine_dead") for event in case.events):
         return "hard_failure"
     causes = _first_causes([f for f in findings if f.is_supported and f.causes_latency])
+    outside = [
+        f for f in causes if f.name in _OUTSIDE and (f.judgement.share_of_excess or 0.0) >= case.policy.dominant_share
+    ]
+    if outside:
+        return outside[0].name
     if causes:
         if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
             return None
@@ -153,6 +158,10 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
         return next((f.name for f in others if not f.benign), others[0].name if not case.itl_moved() else None)
     return None
 
+
+_OUTSIDE = frozenset({"frontend_bottleneck"})
+"""Causes that delay tokens after the engine's own stamp, which the account ends with. Their share is one of all lateness: from
+half of it on nothing in the account can have more, complete or not."""
 
 _CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "preemption_storm": frozenset({"kv_exhaustion"}),

@@ -36,6 +36,9 @@ class Policy:
     min_dose_range: float = 1.5
     """A dose response needs doses that differ by half: chunks of one size only order the noise."""
 
+    dose_correlation: float = 0.5
+    """Step time follows the dose from a rank correlation of a half: chance alone stays below it from a dozen chunks on."""
+
     min_context_range: float = 1.2
     """What context costs a step shows in contexts that differ by a fifth: steady ones leave it to the fit's constant part."""
 
@@ -65,6 +68,10 @@ class Policy:
 
     bandwidth_far_ceiling: float = 0.40
     """Under 40 % of the ceiling the memory bus cannot be what limits the step."""
+
+    reading_rate_kept: float = 0.75
+    """A step that reads more and keeps three quarters of its rate takes longer because of what it reads: paged caches stream a
+    little worse than weights."""
 
     context_share_high: float = 0.25
     """KV reads shape the decode step from a quarter of its time."""
@@ -237,6 +244,21 @@ class Policy:
     frontend_free_share: float = 0.50
     """A thread that is on a core for under half of the time can still serve twice as much."""
 
+    min_frontend_samples: int = 100
+    """One stall of a front end delays dozens of hand-outs together: fewer than a hundred tell of one or two of them."""
+
+    frontend_delay_high: float = 1.0
+    """Of the gap between tokens: a front end that takes tokens up later than the next ones are made does not keep up."""
+
+    frontend_delay_low: float = 0.25
+    """A quarter of a gap is as much as networks and clients move tokens about."""
+
+    frontend_felt_seconds: float = 0.03
+    """A front end is felt from 30 ms: shorter pauses between words are no pauses to a reader."""
+
+    frontend_unfelt_seconds: float = 0.01
+    """Two turns of the interpreter lock, of 5 ms each: any front end in one process with its engine may be as late as that."""
+
     engine_starved_share: float = 0.30
     """The engine's loop starves noticeably when it waits for input for three tenths of the time."""
 
@@ -287,6 +309,8 @@ ORDERED = (
     ("compute_far_ceiling", "compute_near_ceiling"),
     ("thrash_negligible_share", "thrash_ghost_share"),
     ("frontend_free_share", "frontend_busy_share"),
+    ("frontend_delay_low", "frontend_delay_high"),
+    ("frontend_unfelt_seconds", "frontend_felt_seconds"),
     ("pool_low", "pool_well_below"),
     ("pool_well_below", "pool_exhausted"),
     ("queue_small", "queue_dominates"),

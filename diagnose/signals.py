@@ -121,6 +121,7 @@ HISTOGRAMS = (
     "time_to_first_token",
     "e2e_latency",
     "queue_time",
+    "frontend_delay",
     "step_decode",
     "step_mixed",
     "step_prefill",

@@ -106,6 +106,12 @@ METRICS: dict[str, Metric] = {
         Metric("inter_token_latency_seconds", _H, "Gap between consecutive tokens of a sequence, one sample per token."),
         Metric("e2e_request_latency_seconds", _H, "Arrival to the last token."),
         Metric("queue_time_seconds", _H, "Arrival to the first scheduled token."),
+        Metric(
+            "frontend_delay_seconds",
+            _H,
+            "Hand-out of a step's tokens by the engine to the event loop taking them, which reads requests and sends tokens: how "
+            "late that loop is. One sample per step; none where the probe is in another engine.",
+        ),
         Metric("kv_transfer_bytes_total", _C, "KV of prompts sent to decode instances, or received.", ("direction",)),
         Metric("kv_transfer_chunks_total", _C, "Pieces in which it came: blocks that a prefill chunk filled.", ("direction",)),
         Metric(
@@ -124,7 +130,12 @@ METRICS: dict[str, Metric] = {
             "Transfers that ended early, by kind; the decode instance then computed the prompt itself.",
             ("kind",),
         ),
-        Metric("failures_total", _C, "Failures by kind.", ("kind",)),
+        Metric(
+            "failures_total",
+            _C,
+            "Failures by kind: oom, forward_error (a step), engine_dead, connection_dropped (a stream that the server cut off).",
+            ("kind",),
+        ),
         Metric("export_items_total", _C, "Delivered by an exporter: recording entries, spans, metric points.", ("exporter",)),
         Metric("export_lost_total", _C, "Items an exporter will never deliver, by reason.", ("exporter", "reason")),
         Metric("export_failures_total", _C, "Failed attempts of an exporter; the engine went on.", ("exporter",)),

@@ -19,6 +19,7 @@ class Counters:
     time_to_first_token: Histogram
     e2e: Histogram
     queue_time: Histogram
+    frontend_delay: Histogram
     tokens: Counter[str]
     deferrals: Counter[str]
     failures: Counter[str]

@@ -76,6 +76,7 @@ class EngineCollector(Collector):
             "inter_token_latency_seconds": {(): counters.inter_token_latency},
             "e2e_request_latency_seconds": {(): counters.e2e},
             "queue_time_seconds": {(): counters.queue_time},
+            "frontend_delay_seconds": {(): counters.frontend_delay},
             "kv_transfer_seconds": {(): counters.transfer_wire},
             "kv_transfer_exposed_seconds": {(): counters.transfer_exposed},
             "kv_block_residency_seconds": {} if reuse is None else {(): reuse.residency},

@@ -103,6 +103,10 @@ class Recorder(Protocol):
         """A prompt's KV has come, or will not come."""
         ...
 
+    def on_delivered(self, delay_ns: int) -> None:
+        """The front end has taken a step's tokens, so long after the engine handed them out. From the front end's thread."""
+        ...
+
 
 class NullRecorder:
     """Records nothing: the other arm of every measurement of what recording costs."""
@@ -126,6 +130,9 @@ class NullRecorder:
         pass
 
     def on_transfer(self, trace: TransferTrace) -> None:
+        pass
+
+    def on_delivered(self, delay_ns: int) -> None:
         pass
 
 
@@ -178,6 +185,7 @@ class RingRecorder:
             time_to_first_token=Histogram(),
             e2e=Histogram(),
             queue_time=Histogram(),
+            frontend_delay=Histogram(),
             tokens=Counter(),
             deferrals=Counter(),
             failures=Counter(),
@@ -343,6 +351,10 @@ class RingRecorder:
             counters.transfer_wire.observe(trace.wire_ns)
         if trace.exposed_ns is not None:
             counters.transfer_exposed.observe(trace.exposed_ns)
+
+    @_guarded
+    def on_delivered(self, delay_ns: int) -> None:
+        self._counters.frontend_delay.observe(delay_ns)
 
     @_guarded
     def on_kv_sent(self, num_bytes: int, num_chunks: int, wire_ns: int, failure: str | None = None) -> None:

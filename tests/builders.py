@@ -175,6 +175,8 @@ class Engine:
     """Overrides of the snapshot."""
     recorder: RingRecorder = field(default_factory=RingRecorder)
     lock: TimedLock = field(default_factory=TimedLock)
+    front_end_seconds: float | None = None
+    """From each hand-out to the front end; None: not measured, as in another engine."""
 
     def __post_init__(self) -> None:
         self.lock.site("schedule").wait.observe(0)
@@ -182,6 +184,8 @@ class Engine:
     def run(self, records: Iterable[StepRecord]) -> None:
         for record in records:
             self.recorder.on_step(record)
+            if self.front_end_seconds is not None:
+                self.recorder.on_delivered(round(self.front_end_seconds * 1e9))
 
     def requests(self, count: int, ttft_seconds: float, queue_seconds: float = 0.0) -> None:
         for _ in range(count):

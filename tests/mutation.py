@@ -2,7 +2,7 @@
 
 mutmut makes the mutants, `tests.mutation_run` runs them. Those that change only a sentence, a unit or a sample count of the
 evidence are left out: the score is about what a rule concludes. Works in a copy of the checkout and leaves the checkout as it
-was. `--sample N` takes N of them at random, the same ones every time; `--only FILE` those that a file names. `--work FOLDER`
+was. `--sample N` takes N of them at random, the same ones for a `--seed`; `--only FILE` those that a file names. `--work FOLDER`
 keeps the mutants there: a second run makes none, and takes the tests as they are now.
 """
 
@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from pathlib import Path
 from random import Random
@@ -27,7 +27,6 @@ from tests.mutation_run import NAMES, OUTCOMES
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = "diagnose/hypotheses"
-SEED = 1
 COPIED = (
     "diagnose",
     "probes",
@@ -43,6 +42,7 @@ COPIED = (
     "pyproject.toml",
 )
 TESTS = (
+    "rules",
     "test_hypotheses.py",
     "test_hypotheses_serving.py",
     "test_cache_thrashing.py",
@@ -126,12 +126,12 @@ def _mutate(work: Path) -> list[str]:
     return sorted(names)
 
 
-def _run(work: Path, chosen: list[str]) -> dict[str, str]:
+def _run(work: Path, chosen: list[str], names: Sequence[str]) -> dict[str, str]:
     """Mutant -> outcome. Stopped with Ctrl-C, of those that were run: the first ones of a sample are a sample."""
     todo, outcomes = work / "names", work / "outcomes"
     outcomes.unlink(missing_ok=True)
     todo.write_text("\n".join(chosen), encoding="utf-8")
-    tests = [f"tests/diagnose/{name}" for name in TESTS]
+    tests = [f"tests/diagnose/{name}" for name in names]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutation_run", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": ".", NAMES: str(todo), OUTCOMES: str(outcomes)}
     said = ""
@@ -149,7 +149,9 @@ def _run(work: Path, chosen: list[str]) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, metavar="N", help="Run N mutants, not all.")
+    parser.add_argument("--seed", type=int, default=1, help="Of the sample.")
     parser.add_argument("--only", type=Path, metavar="FILE", help="Run the mutants that FILE names, one a line.")
+    parser.add_argument("--tests", nargs="+", metavar="NAME", default=TESTS, help="Of tests/diagnose: a lower bound.")
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="Keep the mutants here for another run.")
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
@@ -157,11 +159,13 @@ def main() -> None:
         work.mkdir(parents=True, exist_ok=True)
         every = _prepare(work)
         print(f"{len(every)} mutants of conditions", flush=True)
-        chosen = every if options.sample is None else Random(SEED).sample(every, min(options.sample, len(every)))
+        chosen = (
+            every if options.sample is None else Random(options.seed).sample(every, min(options.sample, len(every)))
+        )
         if options.only is not None:
             wanted = set(options.only.read_text(encoding="utf-8").split())
             chosen = [name for name in every if name in wanted]
-        report(_run(work, chosen))
+        report(_run(work, chosen, options.tests))
 
 
 def report(outcomes: dict[str, str]) -> None:

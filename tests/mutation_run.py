@@ -146,6 +146,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     if failing := bench.warm_up():
         raise pytest.UsageError(f"fails without a mutant: {', '.join(failing)}")
     gc.freeze()
+    if bench.notices("none") != "survived":
+        raise pytest.UsageError("a fork fails without a mutant: each of them would be noticed")
     mutants = Path(os.environ[NAMES]).read_text(encoding="utf-8").split()
     workers = [bench.work(mutants[first::WORKERS]) for first in range(WORKERS)]
     for worker in workers:

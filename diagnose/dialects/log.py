@@ -84,8 +84,9 @@ class FactLine:
 @dataclass(frozen=True, slots=True)
 class EventLine:
     kind: str
-    """engine_dead, out_of_memory, collective_timeout, collective_failed, device_error, no_progress, preempted, leak, no_kv_space,
-    transfer_failed, transfer_timeout, transfer_advice, full_reprocess, unservable, stopped."""
+    """engine_dead, out_of_memory, connection_dropped, collective_timeout, collective_failed, device_error, no_progress,
+    preempted, leak, no_kv_space, transfer_failed, transfer_timeout, transfer_advice, full_reprocess, unservable,
+    stopped."""
     marks: str
     """Words of the line; upper and lower case count."""
     pattern: re.Pattern[str] | None = None

@@ -83,6 +83,10 @@ STALLSCOPE = Dialect(
         "time_to_first_token": _own("time_to_first_token_seconds"),
         "e2e_latency": _own("e2e_request_latency_seconds"),
         "queue_time": _own("queue_time_seconds"),
+        "frontend_delay": _own(
+            "frontend_delay_seconds",
+            "one sample per step: how long its tokens lay between the engine and the event loop",
+        ),
         "step_decode": _own("step_duration_seconds", kind="decode"),
         "step_mixed": _own("step_duration_seconds", kind="mixed"),
         "step_prefill": _own("step_duration_seconds", kind="prefill"),

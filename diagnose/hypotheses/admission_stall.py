@@ -64,7 +64,7 @@ class AdmissionStall(Hypothesis):
     def _judge_stuck(self, case: Case, argument: Argument, *, never_started: bool) -> Judgement:
         """Requests wait, and at most one runs."""
         signals = case.signals
-        pool, share = occupancy(signals), 0.0
+        pool, low = occupancy(signals), False
         if pool is not None:
             share = pool.active_peak / pool.total
             argument.say(
@@ -76,7 +76,8 @@ class AdmissionStall(Hypothesis):
             )
             if share >= case.policy.pool_well_below:
                 return argument.conclude(Verdict.REFUTED)
-        oversized = self._may_never_fit(case, argument) and pool is not None and share < case.policy.pool_low
+            low = share < case.policy.pool_low
+        oversized = self._may_never_fit(case, argument) and low
         lines = len(signals.gauges["waiting"].values)
         still = admitted(signals.load) is False and lines >= case.policy.min_flat_lines
         if still:

@@ -1,8 +1,10 @@
+from typing import NamedTuple
+
 from diagnose.account import running_seconds
-from diagnose.case import Case, decode_step_quantile
+from diagnose.case import Case, Window, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.load import pace
-from diagnose.roofline import TRAFFIC_MODEL, ModelShape, StepShape, read_bytes
+from diagnose.roofline import TRAFFIC_MODEL, DeviceCeilings, ModelShape, StepShape, read_bytes, statement
 from diagnose.stats import median
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -16,8 +18,8 @@ class BandwidthSaturation(Hypothesis):
     Mechanism: a decode step reads all weights once and every sequence's KV cache; its time cannot fall below those bytes
     over the memory bandwidth, and it grows with the context tokens held by the batch.
     Refuted when: pure decode steps are flat and fast, or the bytes they must read take far less than their time.
-    Supported when: bytes per second come near the measured ceiling and step time rises with context, or the pure decode
-    step itself grew against the baseline.
+    Supported when: the pure decode step grew against the baseline, and its bytes per second come near the measured ceiling; or,
+    where they are neither near nor far, it reads as much more as it takes longer, with the units hardly busy.
     Proves nothing: utilisation.gpu, memory allocated, a high batch size.
     Measure next: achieved bytes per second of pure decode steps against the device's measured bandwidth.
     Fix and its trade: a smaller decode batch or shorter contexts (less throughput per device), KV or weight quantisation
@@ -43,7 +45,7 @@ class BandwidthSaturation(Hypothesis):
         part = excess.share("decode_floor") if excess is not None else 0.0
         shifted = self._shift(case, argument)
         flat = self._flat(case, argument, decides=shifted is None)
-        context = self._context_share(case, argument)
+        context = self._context_share(case, argument, decides=shifted is None)
         usage = self._bandwidth_usage(case, argument)
         if excess is not None and case.itl_moved() and part < policy.negligible_share:
             argument.say(
@@ -61,7 +63,11 @@ class BandwidthSaturation(Hypothesis):
             or (shifted is None and flat and context is not None and context < policy.context_share_high)
         ):
             return argument.conclude(Verdict.REFUTED, part)
-        if shifted and usage is not None and usage >= policy.bandwidth_near_ceiling:
+        if (
+            shifted
+            and usage is not None
+            and (usage >= policy.bandwidth_near_ceiling or self._follows_the_bytes(case, argument))
+        ):
             return argument.conclude(Verdict.SUPPORTED, part)
         self._lacks(case, argument, shifted, usage)
         return argument.conclude(Verdict.UNDETERMINED, part)
@@ -72,7 +78,7 @@ class BandwidthSaturation(Hypothesis):
         if kernels is None:
             return False
         share = kernels.share(KernelClass.GEMM, KernelClass.MOE_GEMM, *ATTENTION)
-        most = share + 1 - kernels.listed_share
+        most = share + (1 - kernels.listed_share)
         little = most < case.policy.reading_share_low
         argument.say(
             Stance.AGAINST if little else Stance.CONTEXT,
@@ -135,13 +141,13 @@ class BandwidthSaturation(Hypothesis):
         )
         return flat
 
-    def _context_share(self, case: Case, argument: Argument) -> float | None:
+    def _context_share(self, case: Case, argument: Argument, *, decides: bool) -> float | None:
         """Share of a pure decode step that grows with context; None when no step says how long its contexts are."""
         context = case.context_share()
         if context is None:
             return None
         argument.say(
-            Stance.FOR if context >= case.policy.context_share_high else Stance.AGAINST,
+            Stance.FOR if context >= case.policy.context_share_high else Stance.AGAINST if decides else Stance.CONTEXT,
             f"{percent(context)} of a pure decode step grows with context",
             value=context,
             unit="share",
@@ -171,26 +177,82 @@ class BandwidthSaturation(Hypothesis):
 
     def _bandwidth_usage(self, case: Case, argument: Argument) -> float | None:
         """Bytes a pure decode step must read over its time, as a share of the ceiling (nominal traffic model)."""
-        model, ceiling = ModelShape.from_labels(case.signals.info), case.signals.last("bandwidth_ceiling")
-        if model.weight_bytes is None or model.kv_bytes_per_token is None or not ceiling:
+        ceiling, now = case.signals.last("bandwidth_ceiling"), _reading(case.incident)
+        if not ceiling or now is None:
             return None
-        rates = [
-            nominal / running_seconds(record)
-            for record in case.analysis.decode_steps
-            if running_seconds(record) > 0
-            and (shape := StepShape.from_record(record)) is not None
-            and (nominal := read_bytes(shape, model)) is not None
-        ]
-        if not rates:
-            return None
-        usage = median(rates) / ceiling
+        usage, policy = now.rate / ceiling, case.policy
         argument.say(
-            Stance.FOR if usage >= case.policy.bandwidth_near_ceiling else Stance.AGAINST,
-            f"a pure decode step reads weights and KV at {median(rates) / 1e9:.1f} GB/s, {percent(usage)} of the ceiling",
+            Stance.FOR
+            if usage >= policy.bandwidth_near_ceiling
+            else Stance.AGAINST
+            if usage < policy.bandwidth_far_ceiling
+            else Stance.CONTEXT,
+            f"a pure decode step reads weights and KV at {now.rate / 1e9:.1f} GB/s, {percent(usage)} of the ceiling",
             value=usage,
             unit="share",
             compared_with=f"{ceiling / 1e9:.1f} GB/s ({case.signals.gauges['bandwidth_ceiling'].source})",
             source=TRAFFIC_MODEL,
-            samples=len(rates),
+            samples=now.samples,
         )
         return usage
+
+    def _follows_the_bytes(self, case: Case, argument: Argument) -> bool:
+        """Whether the step takes longer by what it reads more, at the baseline's rate, and computes little all the while."""
+        now, busy, policy = _reading(case.incident), _busy(case.incident), case.policy
+        before = None if case.baseline is None else _reading(case.baseline)
+        if now is None or before is None or busy is None:
+            return False
+        more, kept = now.num_bytes / before.num_bytes, now.rate / before.rate
+        follows = more >= policy.shift_ratio and kept >= policy.reading_rate_kept and busy < policy.compute_far_ceiling
+        argument.say(
+            Stance.FOR if follows else Stance.CONTEXT,
+            f"it reads {more:.1f}x the baseline's bytes at {percent(kept)} of the baseline's rate, with {percent(busy)} of the "
+            "matrix throughput",
+            value=kept,
+            unit="ratio",
+            compared_with=f"baseline, {before.samples} steps",
+            source=TRAFFIC_MODEL,
+            samples=now.samples,
+        )
+        return follows
+
+
+class _Reading(NamedTuple):
+    """Of a window's pure decode steps, medians."""
+
+    num_bytes: float
+    """Weights and KV (nominal traffic model)."""
+    rate: float
+    """Bytes per second."""
+    samples: int
+
+
+def _reading(window: Window) -> _Reading | None:
+    """None where bytes or times are not known."""
+    model = ModelShape.from_labels(window.signals.info)
+    if model.weight_bytes is None or model.kv_bytes_per_token is None:
+        return None
+    known = [
+        (read, running)
+        for record in window.analysis.decode_steps
+        if (running := running_seconds(record)) > 0
+        and (shape := StepShape.from_record(record)) is not None
+        and (read := read_bytes(shape, model)) is not None
+    ]
+    if not known:
+        return None
+    return _Reading(
+        median([read for read, _ in known]), median([read / running for read, running in known]), len(known)
+    )
+
+
+def _busy(window: Window) -> float | None:
+    """Share of the matrix throughput that the median pure decode step takes; None where that is not known."""
+    model, ceilings = ModelShape.from_labels(window.signals.info), DeviceCeilings.from_signals(window.signals)
+    shares = [
+        statement(shape, model, ceilings).compute_utilisation(running)
+        for record in window.analysis.decode_steps
+        if (running := running_seconds(record)) > 0 and (shape := StepShape.from_record(record)) is not None
+    ]
+    known = [share for share in shares if share is not None]
+    return median(known) if known else None

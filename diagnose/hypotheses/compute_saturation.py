@@ -57,11 +57,12 @@ class ComputeSaturation(Hypothesis):
             samples=len(usages),
         )
         waited = case.signals.histograms.get("queue_time")
-        waits = waited is not None and waited.count > 0 and (waited.mean or 0.0) >= policy.noticeable_queue_seconds
+        queued = waited.mean if waited is not None else None
+        waits = queued is not None and queued >= policy.noticeable_queue_seconds
         argument.say(
             Stance.FOR if waits else Stance.AGAINST,
             "requests queue for a noticeable time" if waits else "requests do not queue for a noticeable time",
-            value=None if waited is None else waited.mean,
+            value=queued,
             unit="s",
         )
         if usage < policy.compute_far_ceiling or not waits:

@@ -1,5 +1,6 @@
-from diagnose.case import Case, decode_step_quantile
+from diagnose.case import Case, Window, decode_step_quantile
 from diagnose.hypotheses.base import Hypothesis
+from diagnose.policy import Policy
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 
@@ -90,8 +91,10 @@ class DeviceDegraded(Hypothesis):
                 source=signals.counters["gpu_xid_errors"].source,
             )
             failed = failed or not program
-        if failed or (ecc is None and xids is None):
-            return True if failed else None
+        if failed:
+            return True
+        if ecc is None and xids is None:
+            return None
         if not xids:
             known = [name for name in ("gpu_ecc_uncorrected", "gpu_xid_errors") if name in signals.counters]
             argument.say(
@@ -172,7 +175,9 @@ class DeviceDegraded(Hypothesis):
         if case.baseline is None:
             return None
         now, before = case.signals.gauges.get("gpu_sm_clock"), case.baseline.signals.gauges.get("gpu_sm_clock")
-        if now is None or before is None or not before.mean or not self._both_busy(case):
+        if now is None or before is None or not before.mean:
+            return None
+        if not all(self._busy(window, case.policy) for window in (case.incident, case.baseline)):
             return None
         ratio = now.mean / before.mean
         dropped = ratio <= 1 - case.policy.clock_drop_share
@@ -187,15 +192,10 @@ class DeviceDegraded(Hypothesis):
         )
         return dropped and slower is not False
 
-    def _both_busy(self, case: Case) -> bool:
+    def _busy(self, window: Window, policy: Policy) -> bool:
         """An idle GPU lowers its clocks by itself: only clocks of two busy windows compare."""
-        for window in (case.incident, case.baseline):
-            busy = None if window is None else window.signals.gauges.get("gpu_busy")
-            if window is None or window.signals.worked is False:
-                return False
-            if busy is not None and busy.mean < case.policy.gpu_busy_share:
-                return False
-        return True
+        busy = window.signals.gauges.get("gpu_busy")
+        return window.signals.worked is not False and (busy is None or busy.mean >= policy.gpu_busy_share)
 
     def _ask(self, case: Case, argument: Argument, *, errors_known: bool, clocks_known: bool) -> None:
         if not clocks_known:

@@ -1,22 +1,25 @@
 from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_host
-from diagnose.units import percent
+from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
 from probes.host_profile import ThreadUse
 from probes.stack_patterns import Activity, Role
 
 
 class FrontendBottleneck(Hypothesis):
-    """The API server, tokenizer or detokenizer is busy while the engine's loop waits for it.
+    """The API server, tokenizer or detokenizer holds tokens or requests up, while the engine's own steps are fine.
 
     Symptom: clients see late tokens and late first tokens, and the engine's own figures look fine; one core is busy.
     Mechanism: requests pass one Python process, often one thread, before and after the engine: parsing, chat templates,
     tokenising, detokenising, serialising every chunk of every stream. At its limit it feeds and empties the engine too slowly,
-    which then waits with work in sight.
-    Refuted when: no frontend thread is on a core for much of the time, or the engine's loop hardly ever waits for input.
-    Supported when: a frontend thread is busy nearly all of the time while the engine's loop waits for input.
+    which then waits with work in sight. A callback that blocks its event loop does the same without a busy core.
+    Refuted when: the front end takes tokens up soon after the engine hands them out, no frontend thread is on a core for much of
+    the time, or the engine's loop hardly ever waits for input.
+    Supported when: tokens lie for longer than a gap between the engine's hand-out and the front end, on a machine with cores to
+    spare; or a frontend thread is busy nearly all of the time while the engine's loop waits for input.
     Proves nothing: a busy core (the engine's loop spins on some engines); many streams.
-    Measure next: the host probe on the server's machine, under the load that is late.
+    Measure next: the delay of the front end, where the engine counts it; else the host probe on the server's machine, under the
+    load that is late.
     Fix and its trade: more API or tokenizer processes (memory, and one more hop); fewer and larger stream chunks (burstier
     streams); templates and tokenising by the client.
     """
@@ -24,8 +27,13 @@ class FrontendBottleneck(Hypothesis):
     name = "frontend_bottleneck"
 
     def judge(self, case: Case, argument: Argument) -> Judgement:
+        handing_out = self._handing_out(case, argument)
+        if handing_out is Verdict.SUPPORTED:
+            return argument.conclude(Verdict.SUPPORTED, _share_of_lateness(case))
         policy, host = case.policy, case.signals.host
         frontends = [] if host is None else [t for t in host.of(Role.FRONTEND) if t.run_share is not None]
+        if handing_out is Verdict.REFUTED and not frontends:
+            return argument.conclude(Verdict.REFUTED)
         if host is None or not frontends:
             found = "" if host is None else " (no sampled stack is of a frontend this version knows)"
             argument.lacks(
@@ -72,6 +80,44 @@ class FrontendBottleneck(Hypothesis):
             command_host(case),
         )
         return argument.conclude(Verdict.UNDETERMINED)
+
+    def _handing_out(self, case: Case, argument: Argument) -> Verdict | None:
+        """By how long tokens lie between the engine and the front end; None where the engine does not measure it."""
+        policy, delay, gap = case.policy, case.signals.histograms.get("frontend_delay"), case.incident.mean_gap()
+        if delay is None or delay.mean is None or not gap or delay.count < policy.min_frontend_samples:
+            return None
+        late = delay.mean >= policy.frontend_felt_seconds and delay.mean >= policy.frontend_delay_high * gap
+        in_time = delay.mean < policy.frontend_unfelt_seconds or delay.mean < policy.frontend_delay_low * gap
+        argument.say(
+            Stance.FOR if late else Stance.AGAINST if in_time else Stance.CONTEXT,
+            f"tokens lie {seconds(delay.mean)} between the engine's hand-out and the front end, on average: "
+            f"{delay.mean / gap:.1f} of their gaps",
+            value=delay.mean,
+            unit="s",
+            compared_with=f"a gap of {seconds(gap)}",
+            source=delay.source,
+            samples=round(delay.count),
+        )
+        if not late:
+            return Verdict.REFUTED if in_time else Verdict.UNDETERMINED
+        model = case.analysis.model
+        if model is None or model.slowdown < policy.contended_slowdown:
+            return Verdict.SUPPORTED
+        argument.say(
+            Stance.CONTEXT,
+            f"the engine's own thread has a core {percent(1 / model.slowdown)} of the time: a front end without one is as late",
+            value=1 / model.slowdown,
+            unit="share",
+            source=case.signals.steps_source,
+        )
+        return Verdict.UNDETERMINED
+
+
+def _share_of_lateness(case: Case) -> float:
+    """Of all by which tokens come late: what the front end adds to them, beside what is beyond the engine's floor."""
+    delay, gap = case.signals.histograms["frontend_delay"].mean or 0.0, case.incident.mean_gap() or 0.0
+    beyond = max(0.0, gap - (case.reference_floor() or gap))
+    return delay / (delay + beyond)
 
 
 def _busy(thread: ThreadUse) -> float:

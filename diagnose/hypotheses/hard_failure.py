@@ -13,8 +13,8 @@ class HardFailure(Hypothesis):
     Symptom: requests fail or hang; the server does not answer.
     Mechanism: any. A hard failure is a fact to contain, and says nothing of its cause, which stays open.
     Refuted when: the target answered throughout, counted no failure and holds every stated objective.
-    Supported when: the target went away or restarted under load, counted an out-of-memory abort or an engine death, or
-    breaches an objective given with --slo.
+    Supported when: the target went away or restarted under load, counted an out-of-memory abort, an engine death or
+    connections that it dropped, or breaches an objective given with --slo.
     Proves nothing: a relative regression, however large, without an absolute objective.
     Measure next: the engine's log around the failure; exit code and signal of its process.
     Fix and its trade: bounded containment first (smaller budget, fewer sequences, restart), then the cause.
@@ -163,7 +163,7 @@ class HardFailure(Hypothesis):
 
 _TOLD = frozenset(
     {"out_of_memory", "engine_dead", "collective_timeout", "collective_failed", "device_error", "leak", "no_progress"}
-    | {"preempted", "no_kv_space", "transfer_failed", "transfer_timeout", "unservable", "stopped"}
+    | {"connection_dropped", "preempted", "no_kv_space", "transfer_failed", "transfer_timeout", "unservable", "stopped"}
 )
 _RAN_FOR = re.compile(r"ran for (\d+) milliseconds")
 _RANK_AT = re.compile(r"\[Rank (\d+)\] Watchdog caught .*?SeqNum=(\d+)")

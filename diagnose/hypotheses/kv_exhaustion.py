@@ -215,8 +215,8 @@ class KvExhaustion(Hypothesis):
         self, case: Case, argument: Argument, samples: Sequence[tuple[float, float, float]], pool: Occupancy
     ) -> float:
         """Requests that wait at every sample beside a pool that has no room at any of them: whatever else binds, blocks do."""
-        least = min((active / pool.total for _, _, active in samples), default=0.0)
-        waits = min((waiting for waiting, _, _ in samples), default=0.0)
+        least = min(active / pool.total for _, _, active in samples)
+        waits = min(waiting for waiting, _, _ in samples)
         if len(samples) < case.policy.min_flat_lines or least < case.policy.pool_exhausted or not waits:
             return 0.0
         argument.say(

@@ -51,7 +51,7 @@ class PreemptionStorm(Hypothesis):
             unit="preemptions",
             source=source,
         )
-        frequent = finished is not None and preemptions >= policy.storm_preemptions_per_request * max(1.0, finished)
+        frequent = finished is not None and preemptions >= policy.storm_preemptions_per_request * finished
         share = None
         if recomputed is not None and prefill is not None and recomputed + prefill > 0:
             share = recomputed / (recomputed + prefill)
@@ -76,16 +76,16 @@ class PreemptionStorm(Hypothesis):
     def _in_turn(self, case: Case, argument: Argument) -> bool:
         """Where nothing counts finished requests: whether, again and again, as many were preempted as ever ran at once."""
         events = [event for event in case.events if event.kind == "preempted"]
-        preemptions, most = case.signals.delta("preemptions") or 0.0, case.signals.peak("running")
+        counter, most = case.signals.counters["preemptions"], case.signals.peak("running")
         if len(events) < 2 or not most:
             return False
-        often = preemptions >= most
+        often = counter.delta >= most
         argument.say(
             Stance.FOR if often else Stance.CONTEXT,
-            f"{preemptions:,.0f} were preempted at {len(events):,} times, and at most {most:,.0f} ran at once",
-            value=preemptions / most,
+            f"{counter.delta:,.0f} were preempted at {len(events):,} times, and at most {most:,.0f} ran at once",
+            value=counter.delta / most,
             unit="ratio",
-            source=case.signals.counters["preemptions"].source,
+            source=counter.source,
             samples=len(events),
         )
         return often

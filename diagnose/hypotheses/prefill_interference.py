@@ -4,6 +4,7 @@ from diagnose.case import Case
 from diagnose.hypotheses.base import Hypothesis, command_live, command_records
 from diagnose.hypotheses.prefill_work import say_prefill_work
 from diagnose.load import interference
+from diagnose.signals import HistogramWindow
 from diagnose.stats import median, spearman
 from diagnose.units import percent, seconds
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -168,8 +169,7 @@ class PrefillInterference(Hypothesis):
     def _dose(self, case: Case, argument: Argument) -> None:
         """Dose response: step time beyond the decode floor against the step's prompt tokens."""
         model, mixed = case.analysis.model, case.analysis.mixed_steps
-        if model is None:
-            return
+        assert model is not None  # without one nothing is judged by steps
         known = [(record, float(tokens)) for record in mixed if (tokens := record.prompt_tokens) is not None]
         doses = [dose for _, dose in known]
         if not doses or max(doses) < case.policy.min_dose_range * min(doses):
@@ -179,7 +179,7 @@ class PrefillInterference(Hypothesis):
         if correlation is None:
             return
         argument.say(
-            Stance.FOR if correlation > 0.5 else Stance.CONTEXT,
+            Stance.FOR if correlation >= case.policy.dose_correlation else Stance.CONTEXT,
             f"dose response: time beyond the decode floor follows the step's prompt tokens (rank correlation {correlation:.2f})",
             value=correlation,
             unit="rank correlation",
@@ -223,32 +223,22 @@ class PrefillInterference(Hypothesis):
         """Without step records: mean step durations by kind, and the engine's own stall counter."""
         signals, policy = case.signals, case.policy
         mixed, decode = signals.histograms.get("step_mixed"), signals.histograms.get("step_decode")
-        ready = mixed is not None and decode is not None and mixed.count >= policy.min_mixed_steps
-        if not ready and (found_in_log := self._judge_lines(case, argument)) is not None:
-            return found_in_log
-        if not ready or decode is None or mixed is None or decode.count < policy.min_decode_steps:
-            found = (
-                "none"
-                if mixed is None or decode is None
-                else f"{mixed.count:.0f} mixed and {decode.count:.0f} decode steps"
-            )
-            argument.lacks(
-                f"step durations split into mixed and pure decode steps (found: {found}), ideally as step records",
-                "the discriminator: mixed steps against like pure decode steps",
-                command_records(case),
-            )
-            return argument.conclude(Verdict.UNDETERMINED)
-        ratio = (mixed.mean or 0.0) / (decode.mean or 1.0)
+        if mixed is None or decode is None or mixed.count < policy.min_mixed_steps:
+            return self._judge_lines(case, argument) or self._ask_durations(case, argument, mixed, decode)
+        if decode.count < policy.min_decode_steps or not decode.sum:
+            return self._ask_durations(case, argument, mixed, decode)
+        mean = mixed.sum / mixed.count
+        ratio = mean / (decode.sum / decode.count)
         argument.say(
             Stance.FOR if ratio >= policy.mixed_slow_ratio else Stance.AGAINST,
-            f"mixed steps take {seconds(mixed.mean or 0.0)} on average, {ratio:.1f}x pure decode steps",
+            f"mixed steps take {seconds(mean)} on average, {ratio:.1f}x pure decode steps",
             value=ratio,
             unit="ratio",
             source=mixed.source,
             samples=round(mixed.count),
         )
-        stalled, total = signals.delta("stall_prefill_seconds"), mixed.sum + decode.sum
-        share = stalled / total if stalled is not None and total > 0 else None
+        stalled = signals.delta("stall_prefill_seconds")
+        share = stalled / (mixed.sum + decode.sum) if stalled is not None else None
         if share is not None:
             argument.say(
                 Stance.FOR if share >= policy.material_stall_share else Stance.AGAINST,
@@ -264,6 +254,19 @@ class PrefillInterference(Hypothesis):
         argument.lacks(
             "step records, or the stall counter",
             "mean step times do not say how much of the streams' time the mixed steps hold",
+            command_records(case),
+        )
+        return argument.conclude(Verdict.UNDETERMINED)
+
+    def _ask_durations(
+        self, case: Case, argument: Argument, mixed: HistogramWindow | None, decode: HistogramWindow | None
+    ) -> Judgement:
+        found = "none"
+        if mixed is not None and decode is not None:
+            found = f"{mixed.count:.0f} mixed and {decode.count:.0f} decode steps"
+        argument.lacks(
+            f"step durations split into mixed and pure decode steps (found: {found}), ideally as step records",
+            "the discriminator: mixed steps against like pure decode steps",
             command_records(case),
         )
         return argument.conclude(Verdict.UNDETERMINED)
@@ -308,8 +311,8 @@ def _slow_ratio(case: Case) -> _SlowRatio | None:
     own.
     """
     mixed, least = case.analysis.mixed_steps, case.policy.min_mixed_steps
-    if len(mixed) >= least:
-        ratio = case.mixed_ratio() or 0.0
+    ratio = case.mixed_ratio()
+    if ratio is not None and len(mixed) >= least:
         text = f"mixed steps take {ratio:.1f}x a pure decode step of the same batch and context"
         return _SlowRatio(ratio, text, len(mixed))
     # One of each step: its streams waited together.

@@ -29,10 +29,10 @@ class QueueOverload(Hypothesis):
         # Where no time to first token is exported, the whole of a request is longer still: the share is then at least so large.
         until_end = ttft is None or not ttft.count
         ttft = signals.histograms.get("e2e_latency") if until_end else ttft
-        if queue is None or ttft is None or not queue.count or not ttft.count:
+        if queue is None or queue.mean is None or ttft is None or not ttft.mean:
             return self._judge_counts(case, argument)
-        mean_queue, mean_ttft = queue.mean or 0.0, ttft.mean or 0.0
-        share = min(1.0, mean_queue / mean_ttft) if mean_ttft > 0 else 0.0
+        mean_queue, mean_ttft = queue.mean, ttft.mean
+        share = min(1.0, mean_queue / mean_ttft)
         end = "end of a request" if until_end else "first token"
         dominates = share >= policy.queue_dominates and mean_queue >= policy.noticeable_queue_seconds
         argument.say(
@@ -98,19 +98,18 @@ class QueueOverload(Hypothesis):
         """Without queue times. By Little's law the waiting's share of all requests inside is the queue's share of their time."""
         signals, policy = case.signals, case.policy
         waiting, running = signals.gauges.get("waiting"), signals.gauges.get("running")
-        lines = 0 if waiting is None else len(waiting.values)
-        if waiting is not None and waiting.peak == 0 and lines >= policy.min_load_lines:
+        if waiting is not None and waiting.peak == 0 and len(waiting.values) >= policy.min_load_lines:
             argument.say(
                 Stance.AGAINST,
                 "no request waited at any scrape of the window",
                 value=0,
                 source=waiting.source,
-                samples=lines,
+                samples=len(waiting.values),
             )
             if not signals.peak("waiting_upstream"):
                 return argument.conclude(Verdict.REFUTED)
         if waiting is not None and running is not None and waiting.peak > 0:
-            share = waiting.mean / (waiting.mean + running.mean)
+            share, lines = waiting.mean / (waiting.mean + running.mean), len(waiting.values)
             argument.say(
                 Stance.FOR if share >= policy.queue_dominates else Stance.CONTEXT,
                 f"{waiting.mean:,.0f} requests waited beside {running.mean:,.0f} running ones on average: "

@@ -38,10 +38,11 @@ class ReplicaImbalance(Hypothesis):
                 "stallscope diagnose --prometheus URL --match 'job=\"llm\"'   # all replicas behind one selector",
             )
             return argument.conclude(Verdict.UNDETERMINED)
-        idlest, busiest = loads[0], loads[-1]
+        free = [load for load in loads if load.waiting == 0]
+        idlest, busiest = (free or loads)[0], loads[-1]
         typical = median([load.work for load in loads])
         high = busiest.work >= policy.replica_factor * max(typical, 1.0)
-        room = idlest.waiting == 0 and idlest.work * policy.replica_factor <= busiest.work
+        room = bool(free) and idlest.work * policy.replica_factor <= busiest.work
         argument.say(
             Stance.FOR if high or room else Stance.AGAINST,
             f"{busiest.name} holds {busiest.work:.1f} requests on average, the median replica {typical:.1f}, {idlest.name} "

@@ -57,9 +57,7 @@ class SchedulerContention(Hypothesis):
         )
         if part >= policy.dominant_share or share >= policy.host_share_high:
             return argument.conclude(Verdict.SUPPORTED, part)
-        if part < policy.negligible_share and share < policy.negligible_share:
-            return argument.conclude(Verdict.REFUTED, part)
-        if part < policy.dominant_share and share < policy.host_share_high / 2:
+        if share < policy.host_share_high / 2:
             return argument.conclude(Verdict.REFUTED, part)
         argument.lacks(
             "lock wait and hold by site over a longer window",
@@ -139,26 +137,27 @@ class SchedulerContention(Hypothesis):
     def _beyond_forward(self, case: Case, argument: Argument) -> float | None:
         """Where the engine times a step and its forward pass: the share of the steps that is not the pass; None elsewhere."""
         histograms = case.signals.histograms
-        pairs = [
-            (histograms[step], histograms[forward])
-            for step, forward in _FORWARDS.items()
-            if step in histograms and forward in histograms and histograms[step].count
-        ]
-        total = sum(step.sum for step, _ in pairs)
+        pairs = {
+            kind: (step, forward)
+            for kind in ("decode", "mixed")
+            if (step := histograms.get(f"step_{kind}")) is not None
+            and (forward := histograms.get(f"forward_{kind}")) is not None
+            and step.count
+        }
+        total = sum(step.sum for step, _ in pairs.values())
         if not total:
             return None
-        share = max(0.0, 1 - sum(forward.sum for _, forward in pairs) / total)
+        share = max(0.0, 1 - sum(forward.sum for _, forward in pairs.values()) / total)
         by_kind = ", ".join(
-            f"{name.removeprefix('step_')} {seconds((step.sum - forward.sum) / step.count)} each"
-            for name, (step, forward) in zip(_FORWARDS, pairs, strict=False)
+            f"{kind} {seconds((step.sum - forward.sum) / step.count)} each" for kind, (step, forward) in pairs.items()
         )
         argument.say(
             Stance.FOR if share >= case.policy.host_share_high else Stance.AGAINST,
             f"{percent(share)} of the steps' time is not their forward pass ({by_kind})",
             value=share,
             unit="share",
-            source=pairs[0][1].source,
-            samples=round(sum(step.count for step, _ in pairs)),
+            source=next(forward.source for _, forward in pairs.values()),
+            samples=round(sum(step.count for step, _ in pairs.values())),
         )
         return share
 
@@ -208,9 +207,6 @@ class SchedulerContention(Hypothesis):
             "step records", "the histograms leave out batch preparation and device idle", command_records(case)
         )
         return argument.conclude(Verdict.UNDETERMINED, share)
-
-
-_FORWARDS = {"step_decode": "forward_decode", "step_mixed": "forward_mixed"}
 
 
 def _measured(case: Case) -> list[str]:

@@ -118,12 +118,12 @@ class SequenceCap(Hypothesis):
     def _sits_flat(self, case: Case, argument: Argument) -> bool:
         """Whether a limit that no line states shows itself. One request at a time is left open: its own size may be why."""
         busy = [point for point in case.signals.load if point.waiting and point.running is not None]
-        runs = {point.running for point in busy}
-        if len(busy) < case.policy.min_flat_lines or len(runs) != 1 or (busy[0].running or 0.0) <= 1:
+        runs = {running for point in busy if (running := point.running) is not None}
+        if len(busy) < case.policy.min_flat_lines or len(runs) != 1 or max(runs) <= 1:
             return False
         moves, pool = admitted(busy), occupancy(case.signals)
         roomy = pool is not None and pool.active_peak / pool.total < case.policy.pool_low
-        number = busy[0].running or 0.0
+        number = max(runs)
         argument.say(
             Stance.FOR if moves and roomy else Stance.CONTEXT,
             f"whenever requests waited exactly {number:.0f} ran"

@@ -17,6 +17,7 @@ from probes.recording import Entry
 
 _FAILURES = frozenset(
     {"out_of_memory", "engine_dead", "collective_timeout", "collective_failed", "device_error", "leak"}
+    | {"connection_dropped"}
 )
 """Events that a healthy engine never logs: counted as failures."""
 _OF_EACH_ENGINE = frozenset({"max_sequences", "pool_tokens", "pool_blocks"})

@@ -1,7 +1,7 @@
-// The decoder's float32 kernels for batches of few rows, where torch's own spend their time on packing and dispatch.
+// The decoder's float32 kernels.
 //
 // Every output element is computed by the same operations in the same order whatever the other rows of the batch are, so
-// that a sequence's numbers do not depend on who is batched with it.
+// that a sequence's numbers do not depend on who is batched with it. A product has two such orders: of few rows, and of many.
 //
 // Plain C++17 with the vector extension of GCC and Clang: eight floats are one AVX2 register, or two NEON ones.
 
@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -52,8 +53,9 @@ inline Vec exp_of(Vec x) {
     return result;
 }
 
-// out[m][n] = x[m] . weight[n] for M rows and N rows of weight; `next` is what will be read after them.
-template <int M, int N>
+// out[m][n] = x[m] . weight[n] for M rows and N rows of weight. kFetch: the weight is read for the first time, and what comes
+// after it is asked for meanwhile; once it is in the cache, asking again would cost a quarter of the time.
+template <int M, int N, bool kFetch>
 inline void dot_tile(const float* x, const float* weight, int64_t depth, float* out, int64_t out_stride) {
     Vec partial[M][N] = {};
     for (int64_t k = 0; k < depth; k += kLanes) {
@@ -61,7 +63,7 @@ inline void dot_tile(const float* x, const float* weight, int64_t depth, float* 
         for (int n = 0; n < N; ++n) {
             w[n] = load(weight + n * depth + k);
             // The rows of the next tile: a prefetch of memory that is not there is harmless.
-            if (k % 16 == 0) __builtin_prefetch(weight + (n + N) * depth + k);
+            if (kFetch && k % 16 == 0) __builtin_prefetch(weight + (n + N) * depth + k);
         }
         for (int m = 0; m < M; ++m) {
             Vec row = load(x + m * depth + k);
@@ -72,13 +74,100 @@ inline void dot_tile(const float* x, const float* weight, int64_t depth, float* 
         for (int n = 0; n < N; ++n) out[m * out_stride + n] = sum(partial[m][n]);
 }
 
-template <int M>
+template <int M, bool kFetch>
 inline void dot_rows(const float* x, const float* weight, int64_t rows, int64_t depth, float* out, int64_t out_stride) {
     constexpr int N = M == 1 ? 8 : M == 2 ? 6 : 3;  // as many running sums as fit into 16 registers
     int64_t n = 0;
-    for (; n + N <= rows; n += N) dot_tile<M, N>(x, weight + n * depth, depth, out + n, out_stride);
-    for (; n < rows; ++n) dot_tile<M, 1>(x, weight + n * depth, depth, out + n, out_stride);
+    for (; n + N <= rows; n += N) dot_tile<M, N, kFetch>(x, weight + n * depth, depth, out + n, out_stride);
+    for (; n < rows; ++n) dot_tile<M, 1, kFetch>(x, weight + n * depth, depth, out + n, out_stride);
 }
+
+// out [rows, count] = x weight^T for `count` rows of weight.
+inline void dot_block(const float* x, const float* weight, int64_t rows, int64_t count, int64_t depth, float* out,
+                      int64_t out_stride) {
+    // The odd rows first: when few are decoded these are all there are, and the weight is on its way from memory.
+    int64_t m = rows % 4;
+    if (m == 3) dot_rows<3, true>(x, weight, count, depth, out, out_stride);
+    if (m == 2) dot_rows<2, true>(x, weight, count, depth, out, out_stride);
+    if (m == 1) dot_rows<1, true>(x, weight, count, depth, out, out_stride);
+    if (m == 0 && rows > 0) dot_rows<4, true>(x, weight, count, depth, out, out_stride), m = 4;
+    for (; m < rows; m += 4) dot_rows<4, false>(x + m * depth, weight, count, depth, out + m * out_stride, out_stride);
+}
+
+// ---- Products of many rows: bound by arithmetic, not by reading the weight. It is packed, 16 features side by side, so that
+// each of its vectors meets one number of each row and no sum ends across a register.
+
+constexpr int64_t kManyRows = 48, kPanel = 2 * kLanes, kPanelDepth = 512;
+// A packed panel of 32 KiB stays in the first or second cache while all rows pass.
+
+// to[k * kPanel + i] = from[i * stride + k] for 8 by 8.
+inline void transpose(const float* from, int64_t stride, float* to) {
+    Vec row[kLanes], pair[kLanes], four[kLanes];
+    for (int i = 0; i < kLanes; ++i) row[i] = load(from + i * stride);
+    for (int i = 0; i < kLanes; i += 2) {
+        pair[i] = __builtin_shufflevector(row[i], row[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        pair[i + 1] = __builtin_shufflevector(row[i], row[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < kLanes; i += 4) {
+        for (int j = 0; j < 2; ++j) {
+            four[i + 2 * j] = __builtin_shufflevector(pair[i + j], pair[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            four[i + 2 * j + 1] = __builtin_shufflevector(pair[i + j], pair[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    }
+    for (int i = 0; i < kLanes / 2; ++i) {
+        store(to + i * kPanel, __builtin_shufflevector(four[i], four[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
+        store(to + (i + 4) * kPanel, __builtin_shufflevector(four[i], four[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+    }
+}
+
+// out[m][0..16) += x[m] . panel [depth, 16] for M rows; `begins` sets it instead.
+template <int M>
+inline void panel_tile(const float* x, int64_t x_stride, const float* panel, int64_t depth, bool begins, float* out,
+                       int64_t out_stride) {
+    Vec left[M], right[M];
+    for (int m = 0; m < M; ++m) {
+        left[m] = begins ? Vec{} : load(out + m * out_stride);
+        right[m] = begins ? Vec{} : load(out + m * out_stride + kLanes);
+    }
+    for (int64_t k = 0; k < depth; ++k) {
+        const Vec w_left = load(panel + k * kPanel), w_right = load(panel + k * kPanel + kLanes);
+        for (int m = 0; m < M; ++m) {
+            const float number = x[m * x_stride + k];
+            left[m] += number * w_left;
+            right[m] += number * w_right;
+        }
+    }
+    for (int m = 0; m < M; ++m) {
+        store(out + m * out_stride, left[m]);
+        store(out + m * out_stride + kLanes, right[m]);
+    }
+}
+
+// out [rows, kPanel] of the panel of features that begins at `weight`; packed: room for [kPanelDepth, kPanel].
+void panel_rows(const float* x, const float* weight, int64_t rows, int64_t depth, float* packed, float* out, int64_t out_stride) {
+    for (int64_t first = 0; first < depth; first += kPanelDepth) {
+        const int64_t count = std::min(kPanelDepth, depth - first);
+        for (int64_t k = 0; k < count; k += kLanes) {
+            transpose(weight + first + k, depth, packed + k * kPanel);
+            transpose(weight + kLanes * depth + first + k, depth, packed + k * kPanel + kLanes);
+        }
+        const auto tile = [&](auto rows_of_tile, int64_t m) {
+            panel_tile<rows_of_tile>(x + m * depth + first, depth, packed, count, first == 0, out + m * out_stride, out_stride);
+        };
+        constexpr int64_t kRows = 6;  // 12 running sums, two vectors of the panel and a number: 15 of 16 registers
+        int64_t m = 0;
+        for (; m + kRows <= rows; m += kRows) tile(std::integral_constant<int, kRows>{}, m);
+        switch (rows - m) {
+            case 5: tile(std::integral_constant<int, 5>{}, m); break;
+            case 4: tile(std::integral_constant<int, 4>{}, m); break;
+            case 3: tile(std::integral_constant<int, 3>{}, m); break;
+            case 2: tile(std::integral_constant<int, 2>{}, m); break;
+            case 1: tile(std::integral_constant<int, 1>{}, m); break;
+        }
+    }
+}
+
+// ---- Attention of decodes
 
 // scores [length] become exp(score - most), in place; the buffer has room up to the next multiple of 8. Returns their sum.
 inline float exponentiate(float* scores, int64_t length) {
@@ -171,26 +260,27 @@ int32_t stallscope_runs_here() {
 // out [rows, features] = x [rows, depth] weight^T, weight [features, depth]; depth is a multiple of 8.
 void stallscope_linear(const float* x, const float* weight, const float* bias, float* out, int64_t rows, int64_t features,
                        int64_t depth, int32_t threads) {
-    // So many rows of weight stay in a core's cache while all rows of x pass.
-    const int64_t block = std::max<int64_t>(24, (192 << 10) / (4 * depth) / 24 * 24);
+    const bool many = rows >= kManyRows;
+    // Of few rows: so many rows of weight stay in a core's cache while all rows of x pass.
+    const int64_t block = many ? kPanel : std::max<int64_t>(24, (192 << 10) / (4 * depth) / 24 * 24);
     const int64_t blocks = (features + block - 1) / block;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t b = 0; b < blocks; ++b) {
-        const int64_t first = b * block, count = std::min(block, features - first);
-        const float* part = weight + first * depth;
-        int64_t m = 0;
-        for (; m + 4 <= rows; m += 4) dot_rows<4>(x + m * depth, part, count, depth, out + m * features + first, features);
-        const float* rest = x + m * depth;
-        float* to = out + m * features + first;
-        if (rows - m == 3) dot_rows<3>(rest, part, count, depth, to, features);
-        if (rows - m == 2) dot_rows<2>(rest, part, count, depth, to, features);
-        if (rows - m == 1) dot_rows<1>(rest, part, count, depth, to, features);
-        if (bias != nullptr)
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t n = first; n < first + count; ++n) out[row * features + n] += bias[n];
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        std::vector<float> packed(many ? kPanel * kPanelDepth : 0);
+#pragma omp for schedule(static)
+        for (int64_t b = 0; b < blocks; ++b) {
+            const int64_t first = b * block, count = std::min(block, features - first);
+            const float* part = weight + first * depth;
+            if (many && count == kPanel)
+                panel_rows(x, part, rows, depth, packed.data(), out + first, features);
+            else
+                dot_block(x, part, rows, count, depth, out + first, features);
+            if (bias != nullptr)
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t n = first; n < first + count; ++n) out[row * features + n] += bias[n];
+        }
     }
 }
-
 
 // out = x / sqrt(mean(x^2) + epsilon) * weight, by rows of `size`, a multiple of 8.
 void stallscope_rms_norm(const float* x, const float* weight, float* out, int64_t rows, int64_t size, float epsilon) {

@@ -47,7 +47,7 @@ class Library:
         self._functions.stallscope_decode_attention.restype = c_int32
         self._threads = threads
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [rows, depth], weight [features, depth] -> [rows, features]."""
         (rows, depth), features = x.shape, weight.shape[0]
         out = torch.empty((rows, features))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import perf_counter_ns
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -38,7 +39,11 @@ def build_app(context: ServerContext) -> Starlette:
         engine, loop = context.engine, asyncio.get_running_loop()
 
         def post(deliver: Deliver, outputs: list[TokenOutput]) -> None:
-            loop.call_soon_threadsafe(deliver, outputs)
+            loop.call_soon_threadsafe(arrive, deliver, outputs, perf_counter_ns())
+
+        def arrive(deliver: Deliver, outputs: list[TokenOutput], handed_out_ns: int) -> None:
+            context.recorder.on_delivered(perf_counter_ns() - handed_out_ns)
+            deliver(outputs)
 
         engine.start(post)
         if context.disaggregation is not None:

@@ -4,11 +4,14 @@
 """
 
 import logging
+import resource
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from engine.config import SchedulerConfig
 from engine.core import EngineCore, HandOut, TokenOutput
@@ -16,15 +19,18 @@ from engine.errors import ConfigError
 from engine.prefix_binding import PrefixPlan
 from engine.prefix_cache import CacheScope
 from engine.request import FinishReason, Request
-from engine.runner.base import Runner
+from engine.runner.base import Runner, StepResult
 from engine.scheduler import Scheduler
-from engine.step import ScheduledStep
+from engine.step import BatchPlan, ScheduledStep
 from probes.locks import LockSite, TimedLock
 from probes.recorder import Recorder
 from probes.records import DeferralReason
 
 GATE = "STALLSCOPE_DRILLS"
 _LOOKUP_THREADS = 2
+_GROWTHS = 10
+_GROWTH_SECONDS = 1.0
+_MIB = 1 << 20
 
 log = logging.getLogger("stallscope.engine")
 
@@ -40,6 +46,9 @@ KINDS: dict[str, _Kind] = {
     "lookups": _Kind("tokens", 2_000_000),
     "leak": _Kind("blocks", 1000),
     "stall": _Kind("requests", 1_000_000),
+    "memory": _Kind("MiB", 1 << 20),
+    "frontend": _Kind("ms", 5000),
+    "drop": _Kind("requests", 1_000_000),
     "transfer": _Kind("ms", 5000),
 }
 
@@ -52,6 +61,9 @@ class DrillFault:
     lookups   other threads look prompts of so many tokens up in the prefix index, under the scheduler lock
     leak      every request that ends leaves so many blocks without an owner, and nothing checks for them
     stall     after about so many requests the head of the line can never be started, and nobody passes it
+    memory    from the first step on the engine takes so much more each second, under a limit of ten times that
+    frontend  the event loop that reads requests and sends tokens stands still for so many milliseconds, again and again
+    drop      of so many streams one is cut off in its middle, and its connection closed
     transfer  a prefill instance waits so long before it sends a chunk
     """
 
@@ -94,6 +106,8 @@ def make_faulty_core(
         scheduler = StuckScheduler(config, scope, fault.amount)
     else:
         scheduler = Scheduler(config, scope)
+    if fault.kind == "memory":
+        runner = cast(Runner, HungryRunner(runner, fault.amount * _MIB))
     if fault.kind == "host":
         return SlowHostCore(fault.seconds, scheduler, runner, recorder, lock, eos_token_ids)
     if fault.kind == "lock":
@@ -126,6 +140,39 @@ class SlowHostCore(EngineCore):
             hand_out(outputs)
 
         return super().step(slow)
+
+
+class HungryRunner:
+    """A runner that takes more and more memory and gives none back, until the process may have no more: the allocation then
+    fails for good, and with it each step. Only address space is taken, so that the machine itself lacks nothing."""
+
+    def __init__(self, runner: Runner, growth_bytes: int) -> None:
+        """Raises ConfigError where a process has no such limit."""
+        if sys.platform != "linux":
+            raise ConfigError("--drill-fault memory=... limits the address space of the process, which takes Linux")
+        self._runner = runner
+        self._growth_bytes = growth_bytes
+        self._taken: list[bytearray] = []
+        self._began: float | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now
+            self._set_limit()
+        while len(self._taken) * _GROWTH_SECONDS < now - self._began:
+            self._taken.append(bytearray(self._growth_bytes))
+        return self._runner.execute(plan)
+
+    def _set_limit(self) -> None:
+        """What is there, ten growths, and half of one that the rest of the server keeps when the last one fails."""
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = size + _GROWTHS * self._growth_bytes + self._growth_bytes // 2
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def transfer_delay(text: str | None, gate: str | None) -> float:

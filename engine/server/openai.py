@@ -1,6 +1,7 @@
 """/v1/completions and /v1/chat/completions, as OpenAI's clients speak them."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +22,8 @@ from engine.server.logprobs import chat_logprobs, completion_logprobs
 from engine.server.schemas import ChatBody, Common, CompletionBody, decode_body
 from engine.server.sse import DONE, EventStream, event, unless_disconnected
 from probes.recorder import RequestOrigin
+
+log = logging.getLogger("stallscope.server")
 
 DEFAULT_COMPLETION_TOKENS = 16
 LONG_TEXT_CHARS = 4096
@@ -234,11 +237,15 @@ class OpenAIApi:
             raise ApiError(400, str(error), param=param, code=error.code) from error
         answer = Answer(shape, streams, context.model_name, context.codec)
         if body.stream:
-            return EventStream(answer.events(body.include_usage), answer.close)
+            return EventStream(answer.events(body.include_usage), answer.close, self._on_cut)
         try:
             return json_response(await unless_disconnected(http, answer.whole()))
         finally:
             answer.close()
+
+    def _on_cut(self, error: Exception) -> None:
+        log.error("connection dropped in the middle of a stream: %s: %s", type(error).__name__, error)
+        self._context.recorder.on_failure("connection_dropped")
 
     async def _prompt_ids(self, prompt: str | list[Any]) -> list[int]:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):

@@ -17,6 +17,7 @@ from importlib.metadata import version as package_version
 
 import click
 import uvicorn
+from starlette.types import ASGIApp
 
 from engine.config import SchedulerConfig
 from engine.core import EngineCore
@@ -34,6 +35,7 @@ from engine.server.devices import make_runner, resolve_device, resolve_dtype, wa
 from engine.server.disaggregation import make_disaggregation
 from engine.server.drill_fault import GATE, make_faulty_core, parse_fault
 from engine.server.exports import make_exports
+from engine.server.frontend_fault import make_faulty_app
 from engine.server.options import ServeOptions, derive_kv_blocks, read_admin_token
 from probes.locks import TimedLock
 from probes.prometheus import EngineCollector
@@ -165,7 +167,7 @@ class EngineServer(uvicorn.Server):
     def __init__(self, context: ServerContext, options: ServeOptions, announcement: str) -> None:
         super().__init__(
             uvicorn.Config(
-                build_app(context),
+                _app(context, options),
                 lifespan="on",
                 log_config=None,
                 access_log=False,
@@ -213,6 +215,13 @@ class EngineServer(uvicorn.Server):
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         engine.fail_all()
         self.should_exit = True
+
+
+def _app(context: ServerContext, options: ServeOptions) -> ASGIApp:
+    app = build_app(context)
+    if options.drill_fault is None:
+        return app
+    return make_faulty_app(parse_fault(options.drill_fault, os.environ.get(GATE)), app)
 
 
 def _bind(host: str, port: int) -> socket.socket:

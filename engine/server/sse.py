@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -23,17 +23,29 @@ def event(value: Any) -> bytes:
 
 
 class EventStream(StreamingResponse):
-    """Calls `on_close` when the response is over, however it ends: a disconnect may come before the first event."""
+    """Calls `on_close` when the response is over, however it ends: a disconnect may come before the first event.
 
-    def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
+    `on_cut` is called where it was the server that broke it off: the status line is gone by then, and the client is left with
+    an answer that has no end.
+    """
+
+    def __init__(
+        self, events: AsyncIterator[bytes], on_close: Callable[[], None], on_cut: Callable[[Exception], None]
+    ) -> None:
         # Proxies must pass events on as they come.
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
         self._on_close = on_close
+        self._on_cut = on_cut
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            self._on_cut(error)
+            raise
         finally:
             self._on_close()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from runbooks.drills.service_levels import Symptom
-from runbooks.experiments.workload import Load, parse_load
+from runbooks.experiments.workload import Arrival, Load, parse_load
 
 _QUIET = ("rate=1,prompt=24,output=150-300",)
 
@@ -26,6 +26,9 @@ class Drill:
     """Loads of the baseline, as `stallscope experiment --load` takes them."""
     loads: tuple[str, ...] = _QUIET
     """Of the incident."""
+    at_once: str = ""
+    """A load of the incident whose rate is a number of requests: all arrive at its start, with their prefix in the cache, and
+    are decoding when its window opens."""
     fault: str | None = None
     """Of the incident's engine: what `--drill-fault` takes."""
     idle_window: bool = False
@@ -34,6 +37,8 @@ class Drill:
     """Of the latency account: where the condition puts its time (a name in `truth.PARTS`); empty where it puts none there."""
     kills: bool = False
     """SIGKILL in the middle of the incident."""
+    reads_log: bool = False
+    """The engine's log is evidence as well."""
     slow_reader_seconds: float = 0.0
     """The client's event loop stands still for so long, again and again."""
     symptom: Symptom = Symptom.ITL
@@ -57,8 +62,10 @@ class Drill:
 
 
 _SHARED = "rate=1.5,prompt=300,output=4-8,prefix=256"
-_LONG_CONTEXTS = "rate=4,prompt=1500,output=300-500,prefix=1472"
+_LONG_CONTEXTS = "rate=6,prompt=2500,output=3000,prefix=2460"
 """One prefix, computed once and read by every stream at every step. A model whose steps read too little hardly notices."""
+_SHORT_STREAMS = ("rate=5,prompt=24,output=30-60",)
+"""As much as `_QUIET` in smaller pieces: in the window of a slow model there are some."""
 
 DRILLS: dict[str, Drill] = {
     drill.name: drill
@@ -92,6 +99,15 @@ DRILLS: dict[str, Drill] = {
             primary=("prefill_interference",),
         ),
         Drill(
+            "prefill_interference_unchunked",
+            "long prompts that a budget of thousands lets in whole: chunked prefill in name only",
+            "mixed steps against like pure decode steps",
+            options=("--max-batched-tokens", "4096"),
+            loads=(*_QUIET, "rate=2.5,prompt=1400,output=2-4"),
+            part="prefill",
+            primary=("prefill_interference",),
+        ),
+        Drill(
             "lock_contention",
             "another thread holds the scheduler lock, again and again",
             "lock wait per step",
@@ -120,7 +136,9 @@ DRILLS: dict[str, Drill] = {
             "many streams with long contexts, whose reading is most of each step",
             "pure decode steps against their contexts, and bytes per second against the ceiling",
             model="smollm2",
-            loads=(*_QUIET, _LONG_CONTEXTS),
+            quiet=_SHORT_STREAMS,
+            loads=(),
+            at_once=_LONG_CONTEXTS,
             part="decode",
             primary=("bandwidth_saturation",),
         ),
@@ -212,6 +230,31 @@ DRILLS: dict[str, Drill] = {
             primary=("hard_failure",),
         ),
         Drill(
+            "dropped_connections",
+            "the server cuts off one stream of three in its middle, and closes the connection",
+            "failures that the server counts: a client that leaves looks the same to the engine",
+            fault="drop=3requests",
+            symptom=Symptom.FAILED,
+            primary=("hard_failure",),
+        ),
+        Drill(
+            "oom_abort",
+            "the engine's memory grows up to its limit: steps fail for lack of memory, and the engine gives up",
+            "failures by kind, and the log, which tells what came first",
+            fault="memory=64MiB",
+            reads_log=True,
+            symptom=Symptom.FAILED,
+            primary=("hard_failure",),
+        ),
+        Drill(
+            "frontend_bottleneck",
+            "the event loop that reads requests and sends tokens is blocked most of the time, the engine's steps are fine",
+            "delay of the front end: from the engine's hand-out to the event loop",
+            fault="frontend=100ms",
+            symptom=Symptom.EITHER,
+            primary=("frontend_bottleneck",),
+        ),
+        Drill(
             "client_artifact",
             "the client's own event loop stands still, the engine is fine",
             "what clients report against the engine's own clock",
@@ -232,7 +275,9 @@ DRILLS: dict[str, Drill] = {
             "two at once: long prompts beside many streams with long contexts",
             "which of both has more of the slow gaps",
             model="smollm2",
-            loads=(*_QUIET, _LONG_CONTEXTS, "rate=1,prompt=420,output=2-4"),
+            quiet=_SHORT_STREAMS,
+            loads=("rate=2,prompt=420,output=2-4",),
+            at_once=_LONG_CONTEXTS,
             primary=("prefill_interference", "bandwidth_saturation"),
         ),
         Drill(
@@ -257,3 +302,13 @@ def varied(texts: tuple[str, ...], pace: float, seed: int) -> list[Load]:
     random = Random(f"drill/{seed}")
     loads = [parse_load(text) for text in texts]
     return [replace(one, rate=one.rate * random.uniform(0.8, 1.2) * USUAL_PACE / pace) for one in loads]
+
+
+def at_once(text: str, seed: int) -> list[Arrival]:
+    """So many arrivals at the start as the load's rate says."""
+    if not text:
+        return []
+    random = Random(f"drill/{seed}/at once")
+    one = parse_load(text)
+    sizes = [(one.prompt.draw(random), one.output.draw(random)) for _ in range(round(one.rate))]
+    return [Arrival(0.0, prompt, output, one.prefix_words, 0) for prompt, output in sizes]

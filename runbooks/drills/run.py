@@ -20,10 +20,10 @@ from diagnose.sources.clock import SystemClock
 from diagnose.sources.http import Endpoint
 from diagnose.sources.live import Watch
 from probes.recording import Entry, RecordingWriter
-from runbooks.drills.catalog import USUAL_PACE, Drill, varied
+from runbooks.drills.catalog import USUAL_PACE, Drill, at_once, varied
 from runbooks.drills.engine_process import EngineProcess
 from runbooks.drills.service_levels import Levels, quantile
-from runbooks.drills.traffic import BackgroundTraffic, Pace, levels_of, measure_pace
+from runbooks.drills.traffic import BackgroundTraffic, Pace, levels_of, measure_pace, warm_prefix
 from runbooks.drills.truth import AccountCheck, check_account
 from runbooks.errors import DrillError
 
@@ -131,6 +131,9 @@ class DrillRun:
                 place = _Place(engine.url, engine.pid)
             length = self.incident_seconds or _INCIDENT_SECONDS * stretch
             incident = self._window(place, "incident", pace, length)
+            if drill.reads_log and engine is not None:
+                log = Entry(incident.entries[-1].unix, "log", engine.log_path.read_text(errors="replace"))
+                incident.entries.append(log)
         reported: tuple[Reported, ...] = ()
         if drill.slow_reader_seconds:
             reported = parse_reported(f"itl_p99={quantile(incident.levels.gaps, 0.99) * 1e3:.0f}ms")
@@ -147,6 +150,9 @@ class DrillRun:
     def _window(self, place: "_Place", phase: str, pace: Pace, seconds: float) -> Seen:
         drill, incident = self.drill, phase == "incident"
         loads = varied(drill.loads if incident else drill.quiet, pace.seconds, self.seed)
+        burst = at_once(drill.at_once, self.seed) if incident else []
+        if burst:
+            warm_prefix(place.url, burst, pace, phase)
         traffic = BackgroundTraffic(
             place.url,
             loads,
@@ -154,6 +160,7 @@ class DrillRun:
             pace=pace,
             seed=self.seed,
             salt=phase,
+            at_once=burst,
             stand_still_seconds=drill.slow_reader_seconds if incident else 0.0,
         )
         killer = threading.Timer(SETTLE_SECONDS + seconds / 2, place.kill)

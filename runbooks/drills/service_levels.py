@@ -13,6 +13,8 @@ class Symptom(StrEnum):
     EITHER = "either"
     UNANSWERED = "unanswered"
     """Requests get no first token."""
+    FAILED = "failed"
+    """Requests end with an error."""
     CERTAIN = "certain"
     """A fact that needs no level: a dead target, held blocks, a client's own report."""
     NONE = "none"
@@ -27,14 +29,17 @@ class Levels:
     ttfts: list[float] = field(default_factory=list)
     """Of requests without a first token, how long they had waited at the end."""
     unanswered: int = 0
+    failed: int = 0
+    """Requests that ended with an error: an HTTP status, or a stream without its end."""
 
     def text(self, show: Callable[[float], str]) -> str:
         """In one line, with `show` for a time."""
-        if not self.ttfts and not self.gaps:
+        if not self.ttfts and not self.gaps and not self.failed:
             return "no request"
         waiting = f", {self.unanswered} without a first token" if self.unanswered else ""
         itl = f"ITL mean {show(mean(self.gaps))}, p95 {show(quantile(self.gaps, 0.95))}"
-        return f"{itl}, TTFT p95 {show(quantile(self.ttfts, 0.95))}{waiting}"
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{itl}, TTFT p95 {show(quantile(self.ttfts, 0.95))}{waiting}{failed}"
 
     def worse_than(self, quiet: "Levels", symptom: Symptom) -> bool:
         """ITL: the mean by 15 % or p95 by half. TTFT: p95 by half and 30 ms."""
@@ -48,6 +53,7 @@ class Levels:
             Symptom.TTFT: ttft,
             Symptom.EITHER: itl or ttft,
             Symptom.UNANSWERED: self.unanswered > 0,
+            Symptom.FAILED: self.failed > quiet.failed,
             Symptom.CERTAIN: True,
             Symptom.NONE: True,
         }[symptom]

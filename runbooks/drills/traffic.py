@@ -14,7 +14,10 @@ from runbooks.experiments.client import Client, Stream, Traffic, first_model
 from runbooks.experiments.workload import Arrival, Load, Workload
 
 _JOIN_SECONDS = 30.0
+_WARM_SECONDS = 240.0
 _PACE_WORDS, _PACE_TOKENS = 24, 80
+_PACE_TRIES = 3
+"""On a machine without a core to spare an answer may come in a few pieces, which tell no pace."""
 
 
 class Pace(NamedTuple):
@@ -40,13 +43,15 @@ class BackgroundTraffic:
         pace: "Pace",
         seed: int,
         salt: str,
+        at_once: Sequence[Arrival] = (),
         stand_still_seconds: float = 0.0,
     ) -> None:
-        """Lengths of the loads are tokens here, and sent as so many words as the model needs for them.
+        """Lengths are tokens here, and sent as so many words as the model needs for them.
 
         `stand_still_seconds`: the client's loop does nothing for so long at every heartbeat.
         """
-        self._arrivals = [pace.in_words(arrival) for arrival in Workload(loads, seed=seed).block(0, seconds)]
+        drawn = Workload(loads, seed=seed).block(0, seconds)
+        self._arrivals = [pace.in_words(arrival) for arrival in (*at_once, *drawn)]
         self._url, self._seconds, self._salt = url, seconds, salt
         self._stand_still = stand_still_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -108,19 +113,41 @@ def measure_pace(url: str) -> Pace:
         client = Client(url, await first_model(url), drain_seconds=_JOIN_SECONDS)
         return await client.run([Arrival(0.0, _PACE_WORDS, _PACE_TOKENS, 0, 0)], 0.0, "pace")
 
-    stream = asyncio.run(ask()).streams[0]
-    later = stream.tokens[_PACE_TOKENS // 4 :]
-    if stream.error is not None or len(later) < 2:
-        raise DrillError(f"a lone request was not answered in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})")
-    return Pace((later[-1] - later[0]) / (len(later) - 1), (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)
+    for _ in range(_PACE_TRIES):
+        stream = asyncio.run(ask()).streams[0]
+        later = stream.tokens[_PACE_TOKENS // 4 :]
+        if stream.error is None and len(later) >= 2:
+            return Pace((later[-1] - later[0]) / (len(later) - 1), (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)
+    raise DrillError(
+        f"a lone request was not answered token by token in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})"
+    )
+
+
+def warm_prefix(url: str, arrivals: Sequence[Arrival], pace: Pace, salt: str) -> None:
+    """Has the prefix that the arrivals share computed once, and waits for it. Raises DrillError."""
+    first = arrivals[0]
+    alone = pace.in_words(first._replace(prompt_words=first.prefix_words + 1, output_tokens=1))
+
+    async def ask() -> Traffic:
+        client = Client(url, await first_model(url), drain_seconds=_WARM_SECONDS)
+        return await client.run([alone], 0.0, salt)
+
+    if asyncio.run(ask()).streams[0].ended is None:
+        raise DrillError(f"a shared prefix of {first.prefix_words} tokens was not computed in {_WARM_SECONDS:g} s")
 
 
 def levels_of(streams: Iterable[Stream], since: float, until: float) -> Levels:
-    """Of the window from `since` to `until`, seconds after the start of the load."""
+    """Of the window from `since` to `until`, seconds after the start of the load.
+
+    A failure counts at the last sign of its request.
+    """
     levels = Levels()
     for stream in streams:
         levels.gaps += [b - a for a, b in pairwise(stream.tokens) if since <= b <= until]
-        if stream.due > until or stream.error is not None:
+        if stream.error is not None:
+            levels.failed += since <= (stream.tokens[-1] if stream.tokens else stream.due) <= until
+            continue
+        if stream.due > until:
             continue
         if stream.ttft is not None and stream.tokens[0] <= until:
             if stream.tokens[0] >= since:

@@ -21,7 +21,10 @@ T = TypeVar("T")
 _ROOT = Path(__file__).resolve().parents[2]
 _MAKES_CASES = (
     *("engine/*.py", "probes/*.py", "tests/builders.py", "tests/probes/gpus.py"),
-    *(f"tests/accuracy/{name}.py" for name in ("accounts", "conditions", "server", "shapes", "vllm", "windows")),
+    *(
+        f"tests/accuracy/{name}.py"
+        for name in ("accounts", "conditions", "scenario", "server", "shapes", "vllm", "windows")
+    ),
     *("runbooks/drills/service_levels.py", "runbooks/experiments/workload.py"),
 )
 _MAKES_ANSWERS = (

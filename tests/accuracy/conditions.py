@@ -3,73 +3,14 @@
 A condition changes a quiet `Scenario`: its load, its limits or its faults, by a dose that the seed draws.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
 from probes.gpu import ThrottleReason
 from runbooks.drills.service_levels import Symptom
 from runbooks.experiments.workload import Load, parse_lengths
-from tests.accuracy.server import Faults, Shape
+from tests.accuracy.scenario import Burst, Condition, Mask, Scenario, Shape
 from tests.probes.gpus import healthy_gpu
-
-
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """Requests that all arrive at the start, to be decoding by the time the window opens."""
-
-    count: int
-    prompt: int
-    output: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    shape: Shape
-    quiet: tuple[Load, ...]
-    """Of the baseline."""
-    loads: tuple[Load, ...]
-    """Of the incident."""
-    burst: Burst | None = None
-    faults: Faults = field(default_factory=Faults)
-    window_seconds: float = 14.0
-    settle_seconds: float = 0.0
-    """Between the end of the warm-up and the window: for what was running to end."""
-    ends_with_warm_up: bool = False
-    """No request arrives after the warm-up."""
-    dies: bool = False
-    """The target is gone for the last third of the window."""
-    client_factor: float | None = None
-    """What clients report, as a multiple of the true p99 inter-token latency."""
-    part: str = ""
-    """Where the condition puts the time between tokens (a name of accounts.PARTS); empty where it puts none there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """How the deciding signal of a condition is taken away."""
-
-    families: tuple[str, ...] = ()
-    """Metric families that the pages then lack, without the prefix."""
-    records: bool = False
-    baseline: bool = False
-    reported: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    name: str
-    induce: Callable[[Scenario, Random], Scenario]
-    symptom: Symptom
-    primary: tuple[str, ...] = ()
-    """Names of which one is the right primary cause; none for a server with nothing wrong."""
-    required: tuple[str, ...] = ()
-    """What must be supported, whatever is primary."""
-    also: tuple[str, ...] = ()
-    """What is true as well, as its consequence or its mechanism."""
-    mask: Mask | None = None
-    hidden: str = ""
-    """The hypothesis that its mask leaves undetermined."""
 
 
 def lengths(low: float, high: float) -> str:
@@ -222,6 +163,16 @@ def _death(scenario: Scenario, random: Random) -> Scenario:
     return replace(scenario, dies=True)
 
 
+def _memory(scenario: Scenario, random: Random) -> Scenario:
+    return replace(scenario, lacks_memory=True)
+
+
+def _blocked_front_end(scenario: Scenario, random: Random) -> Scenario:
+    """An event loop that stands still for four to ten steps, and never for under a tenth of a second."""
+    block = max(100_000.0, base_us(scenario.shape) * random.uniform(4, 10))
+    return replace(scenario, faults=replace(scenario.faults, frontend_block_us=block))
+
+
 def _slow_reader(scenario: Scenario, random: Random) -> Scenario:
     return replace(scenario, client_factor=random.uniform(4, 12))
 
@@ -347,6 +298,22 @@ CONDITIONS: dict[str, Condition] = {
             hidden="engine_hung",
         ),
         Condition("hard_failure", _death, Symptom.CERTAIN, ("hard_failure",)),
+        Condition(
+            "oom_abort",
+            _memory,
+            Symptom.FAILED,
+            ("hard_failure",),
+            mask=Mask(("failures_total",), log=True),
+            hidden="hard_failure",
+        ),
+        Condition(
+            "frontend_bottleneck",
+            _blocked_front_end,
+            Symptom.EITHER,
+            ("frontend_bottleneck",),
+            mask=Mask(("frontend_delay_seconds",)),
+            hidden="frontend_bottleneck",
+        ),
         Condition(
             "client_artifact",
             _slow_reader,

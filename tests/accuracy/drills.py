@@ -22,15 +22,18 @@ from runbooks.drills.catalog import DRILLS, Drill
 from runbooks.drills.run import SETTLE_SECONDS, DrillRun, Outcome
 from runbooks.drills.truth import AccountCheck
 from runbooks.errors import DrillError, ExperimentError
-from tests.accuracy.conditions import CONDITIONS, Condition, Mask
+from tests.accuracy.conditions import CONDITIONS
 from tests.accuracy.report import put_section, summary
 from tests.accuracy.rivals import RIVALS
+from tests.accuracy.scenario import Condition, Mask
 from tests.accuracy.score import NONE, Answer, answer_from
 from tests.accuracy.windows import Truth, View, hide_families
 from tests.builders import build_signals
 
 RESULTS = Path(__file__).parent / "results"
 _KIN = {
+    "prefill_interference_unchunked": "prefill_interference",
+    "dropped_connections": "oom_abort",
     "prefill_interference_mild": "prefill_interference",
     "lock_contention": "scheduler_contention",
     "lookup_contention": "scheduler_contention",
@@ -115,7 +118,10 @@ def _judge(outcome: Outcome, entries: Sequence[Entry], view: View, mask: Mask | 
 def _seen(entries: Sequence[Entry], view: View, mask: Mask | None) -> Observation:
     hide_records = view is View.SCRAPE or (mask is not None and mask.records)
     families = mask.families if mask is not None else ()
-    kept = [entry for entry in entries if not (hide_records and entry.kind == "steps")]
+    hidden = {"steps"} if hide_records else set()
+    if mask is not None and mask.log:
+        hidden.add("log")
+    kept = [entry for entry in entries if entry.kind not in hidden]
     return observe(
         "drill",
         [replace(e, body=hide_families(e.body, families)) if families and e.kind == "exposition" else e for e in kept],

@@ -6,7 +6,6 @@ Only what work costs is made up, and with it the faults that lie outside of the 
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 from engine.config import SchedulerConfig
@@ -14,79 +13,21 @@ from engine.prefix_cache import CacheScope
 from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduler import Scheduler
 from engine.step import ScheduledStep
-from probes.gpu import GpuSample
 from probes.locks import TimedLock
 from probes.recorder import RequestTrace, RingRecorder
 from probes.records import BlockCensus, StepRecord, step_kind
 from runbooks.drills.service_levels import Levels
 from runbooks.experiments.workload import Arrival
 from tests.accuracy.accounts import PARTS, TrueGap
+from tests.accuracy.scenario import Faults, Shape
 from tests.accuracy.vllm import VllmFace, start_up, usage_of
-from tests.builders import HEALTHY_GPU, START_UNIX, make_exposition
+from tests.builders import START_UNIX, make_exposition
 
 US, SECOND = 1_000, 1_000_000_000
 _BLOCKED_RETRY_NS = 5_000_000
 _VOCABULARY = 30_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A server as configured, and what its work costs (microseconds of an undisturbed step)."""
-
-    name: str
-    budget: int
-    max_sequences: int
-    kv_blocks: int
-    block_size: int
-    weight_read_us: float
-    overhead_us: float
-    """Of a step, besides reading."""
-    per_sequence_us: float
-    per_context_us: float
-    """Reading the KV of one position."""
-    per_prompt_token_us: float
-    per_pair_us: float
-    schedule_us: float
-    noise: float
-    """Relative spread of a step's cost."""
-    memory_share: float
-    """Of the device's memory, given to weights and pool at start."""
-    has_cpu_time: bool
-    """Whether its records hold the thread's CPU time."""
-    read_rate: float = 10e9
-    """Bytes per second, the ceiling; reading reaches nine tenths of it."""
-
-    @property
-    def info(self) -> dict[str, str]:
-        rate = 0.9 * self.read_rate / 1e6  # bytes per microsecond
-        return {
-            "version": "0.1.0",
-            "model": self.name,
-            "weight_bytes": str(round(self.weight_read_us * rate)),
-            "kv_bytes_per_token": str(round(self.per_context_us * rate)),
-            "block_size": str(self.block_size),
-            "prefix_cache": "true",
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """What is wrong with a server beyond its load and limits."""
-
-    lock_wait_us: float = 0
-    """Mean wait for the scheduler lock per step; exponential, as contention is."""
-    schedule_factor: float = 1
-    postprocess_us: float = 100
-    """Handing out a step's tokens."""
-    slowdown: float = 1
-    """Of all device work."""
-    leaked_share: float = 0
-    """Of the pool: blocks held by nobody."""
-    blocked_line: bool = False
-    """The first request that arrives in the window can never start, and nobody passes it."""
-    hangs: bool = False
-    """No step in the window."""
-    gpu: GpuSample = HEALTHY_GPU
+_FRONT_END_NS = 200 * US
+"""From the hand-out of a step's tokens to an event loop that has nothing else to do."""
 
 
 class SimulatedServer:
@@ -100,6 +41,7 @@ class SimulatedServer:
         self.clients = Levels()
         self.window_ns = self.now_ns
         """When the watch began: `START_UNIX` on the pages."""
+        self.is_dead = False
         self.gaps: list[TrueGap] = []
         """Of the window: where the time between tokens really went."""
         self._site = self.lock.site("schedule")
@@ -117,6 +59,8 @@ class SimulatedServer:
         self._previous_end_ns: int | None = None
         self._numbers = 0
         self._last_hand_out_ns = 0
+        self._taken_up_ns: dict[str, int] = {}
+        """By request: how late the front end was with its latest token."""
         self.vllm = VllmFace(shape.name, START_UNIX)
         if faults.leaked_share:
             self.scheduler.pool.allocate(round(faults.leaked_share * shape.kv_blocks))
@@ -163,6 +107,15 @@ class SimulatedServer:
         self.clients.ttfts += [(self.now_ns - r.arrival_ns) / 1e9 for r in waiting]
         return self.clients
 
+    def run_out_of_memory(self) -> None:
+        """Three steps in a row fail, whose requests end with an error as all others do then."""
+        for kind in ("oom", "oom", "oom", "engine_dead"):
+            self.recorder.on_failure(kind)
+        for request_id in list(self.scheduler.requests):
+            self.scheduler.abort(request_id)
+            self.clients.failed += 1
+        self.is_dead = True
+
     @property
     def num_waiting(self) -> int:
         return self.scheduler.num_waiting + len(self._line)
@@ -206,7 +159,9 @@ class SimulatedServer:
     def _take_arrivals(self) -> None:
         while self._arrivals and self._arrivals[0].arrival_ns <= self.now_ns:
             request = self._arrivals.popleft()
-            if self._closed:
+            if self.is_dead:
+                self.clients.failed += 1
+            elif self._closed:
                 self._line.append(request)
             else:
                 self.scheduler.add(request)
@@ -231,9 +186,11 @@ class SimulatedServer:
         forward_ns = decode_ns + prompt_ns
         self.now_ns += 100 * US + forward_ns
         emit_ns = self.now_ns
+        late_ns = self._front_end_ns(emit_ns)
+        self.recorder.on_delivered(late_ns)
         truth = self._truth(step, decode_ns, prompt_ns, (wait_ns, schedule_ns))
-        gaps = self._gaps(step, emit_ns, truth)
-        finished = self._commit(step, emit_ns)
+        gaps = self._gaps(step, emit_ns, truth, late_ns)
+        finished = self._commit(step, emit_ns, late_ns)
         self._last_hand_out_ns = round(faults.postprocess_us * self._random.uniform(0.7, 1.3) * US)
         self.now_ns += self._last_hand_out_ns
         self.recorder.on_step(
@@ -279,7 +236,14 @@ class SimulatedServer:
         }
         return {name: ns / SECOND for name, ns in spent.items()}
 
-    def _gaps(self, step: ScheduledStep, emit_ns: int, truth: dict[str, float]) -> tuple[int, tuple[int, ...]]:
+    def _front_end_ns(self, emit_ns: int) -> int:
+        """From the hand-out to the end of what the front end does just then."""
+        block_ns = round(self.faults.frontend_block_us * US)
+        return _FRONT_END_NS + max(0, block_ns - emit_ns % round(1.2 * block_ns)) if block_ns else _FRONT_END_NS
+
+    def _gaps(
+        self, step: ScheduledStep, emit_ns: int, truth: dict[str, float], late_ns: int
+    ) -> tuple[int, tuple[int, ...]]:
         """Of the requests that get a token now: gaps from the step before, and longer ones one by one."""
         regular, late = 0, []
         for sequence in step.sampled:
@@ -287,7 +251,7 @@ class SimulatedServer:
             if request.last_token_ns is None:
                 continue
             gap_ns = emit_ns - request.last_token_ns
-            self.clients.gaps.append(gap_ns / SECOND)
+            self.clients.gaps.append((gap_ns + late_ns - self._taken_up_ns[request.request_id]) / SECOND)
             self.vllm.on_token(request, gap_ns / SECOND, None)
             if request.last_token_step == self._step_id - 1:
                 regular += 1
@@ -300,14 +264,15 @@ class SimulatedServer:
                 self.gaps.append(TrueGap(seconds, count, parts))
         return regular, tuple(late)
 
-    def _commit(self, step: ScheduledStep, emit_ns: int) -> list[Request]:
+    def _commit(self, step: ScheduledStep, emit_ns: int, late_ns: int) -> list[Request]:
         finished = []
         tokens = [self._random.randrange(_VOCABULARY) for _ in step.sampled]
         for request in self.scheduler.commit(step, tokens, emit_ns):
             request.last_token_step = self._step_id
+            self._taken_up_ns[request.request_id] = late_ns
             if len(request.output_token_ids) == 1:
                 self.recorder.on_first_token(emit_ns - request.arrival_ns)
-                self.clients.ttfts.append((emit_ns - request.arrival_ns) / 1e9)
+                self.clients.ttfts.append((emit_ns + late_ns - _FRONT_END_NS - request.arrival_ns) / 1e9)
                 self.vllm.on_token(request, None, (emit_ns - request.arrival_ns) / 1e9)
             if len(request.output_token_ids) >= request.params.max_tokens:
                 self.scheduler.finish(request, FinishReason.LENGTH)

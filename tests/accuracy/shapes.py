@@ -1,6 +1,6 @@
 """The simulated servers: one like a small CPU engine, two like GPUs, of which `wide` is held out of tuning."""
 
-from tests.accuracy.server import Shape
+from tests.accuracy.scenario import Shape
 
 SHAPES: dict[str, Shape] = {
     shape.name: shape

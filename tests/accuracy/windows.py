@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from diagnose.commands.diagnose import judge
 from diagnose.diagnosis import Diagnosis
@@ -20,8 +21,9 @@ from probes.wire import StepsHeader, encode_steps
 from runbooks.drills.service_levels import Levels, quantile
 from runbooks.experiments.workload import Arrival, Load
 from tests.accuracy.accounts import AccountCheck, TrueGap, check_account
-from tests.accuracy.conditions import CONDITIONS, PAIRS, Condition, Mask, Scenario, quiet_scenario
-from tests.accuracy.server import Faults, SimulatedServer
+from tests.accuracy.conditions import CONDITIONS, PAIRS, quiet_scenario
+from tests.accuracy.scenario import Condition, Faults, Mask, Scenario
+from tests.accuracy.server import SimulatedServer
 from tests.accuracy.shapes import SHAPES
 from tests.accuracy.vllm import LogLine, written
 from tests.builders import START_UNIX
@@ -62,6 +64,8 @@ class Window:
     steps: tuple[Entry, ...]
     events: tuple[Entry, ...]
     clients: Levels
+    vllm_events: tuple[Entry, ...] = ()
+    """Of a server that is gone where ours still answers."""
     vllm_pages: tuple[Entry, ...] = ()
     log: tuple[LogLine, ...] = ()
     gaps: tuple[TrueGap, ...] = ()
@@ -79,7 +83,7 @@ class Window:
         return sorted((*pages[: looks + 1], *steps[:looks]), key=lambda entry: entry.unix)
 
     def through_vllm(self) -> list[Entry]:
-        return sorted((*self.vllm_pages, *self.events), key=lambda entry: entry.unix)
+        return sorted((*self.vllm_pages, *self.events, *self.vllm_events), key=lambda entry: entry.unix)
 
     def logged(self, *, steps: bool) -> Observation:
         """What its log alone says."""
@@ -220,6 +224,7 @@ def make_case(names: Sequence[str], shape: str, seed: int) -> Case:
             settle_seconds=0.0,
             ends_with_warm_up=False,
             dies=False,
+            lacks_memory=False,
         ),
         f"{key}/quiet",
     )
@@ -259,11 +264,14 @@ def _watch(server: SimulatedServer, scenario: Scenario) -> Window:
     """A page at each interval, and the step records between."""
     seconds = scenario.window_seconds * (2 / 3 if scenario.dies else 1)
     count = round(seconds / _INTERVAL_SECONDS)
+    last_good = round(count * 2 / 3) if scenario.lacks_memory else count
     server.begin_watch()
     looks, steps = [(START_UNIX, *server.look())], []
     next_id = server.recorder.next_id
     for turn in range(1, count + 1):
         server.run(seconds / count)
+        if turn == last_good and scenario.lacks_memory:
+            server.run_out_of_memory()
         at = START_UNIX + seconds * turn / count
         looks.append((at, *server.look()))
         server.vllm.say_load(server.scheduler, server.num_waiting, at)
@@ -271,23 +279,43 @@ def _watch(server: SimulatedServer, scenario: Scenario) -> Window:
         next_id = found.next_id
         header = StepsHeader("simulated", found.next_id, found.lost, server.now_ns, 0)
         steps.append(Entry(at, "steps", "".join(encode_steps(header, found.records))))
-    events, log = [], list(server.vllm.log)
-    if scenario.dies:
-        text = "the target answered at the start of the window and is gone now: connection refused"
-        events.append(Entry(START_UNIX + seconds + 3, "event", text, "gone"))
-        log.append(
-            LogLine(START_UNIX + seconds + 3, "Engine core proc EngineCore_0 died unexpectedly, shutting down client.")
-        )
+    end = _end(scenario, START_UNIX + seconds * last_good / count)
     return Window(
         pages=tuple(Entry(at, "exposition", page) for at, page, _ in looks),
         steps=tuple(steps),
-        events=tuple(events),
+        events=end.events,
         clients=server.end_window(),
-        vllm_pages=tuple(Entry(at, "exposition", page) for at, _, page in looks),
-        log=tuple(log),
+        vllm_pages=tuple(
+            Entry(at, "exposition", page) for at, _, page in looks if end.vllm_until is None or at < end.vllm_until
+        ),
+        vllm_events=end.vllm_events,
+        log=(*(line for line in server.vllm.log if not end.log or line.unix < end.log[0].unix), *end.log),
         gaps=tuple(server.gaps),
-        onset_seconds=seconds if scenario.dies else 0.0,
+        onset_seconds=seconds * last_good / count if scenario.dies or scenario.lacks_memory else 0.0,
     )
+
+
+class _End(NamedTuple):
+    """What is seen of a server that breaks in the window; of another one nothing."""
+
+    events: tuple[Entry, ...] = ()
+    vllm_events: tuple[Entry, ...] = ()
+    log: tuple[LogLine, ...] = ()
+    vllm_until: float | None = None
+
+
+def _end(scenario: Scenario, unix: float) -> _End:
+    """`unix`: when it breaks."""
+    text = "the target answered at the start of the window and is gone now: connection refused"
+    gone = (Entry(unix + 3, "event", text, "gone"),)
+    last_words = "Engine core proc EngineCore_0 died unexpectedly, shutting down client."
+    if scenario.dies:
+        return _End(gone, log=(LogLine(unix + 3, last_words),))
+    if scenario.lacks_memory:
+        # vLLM's server goes down with its engine; ours goes on and says that it has none.
+        why = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+        return _End((), gone, (LogLine(unix, why), LogLine(unix + 1, last_words)), unix)
+    return _End()
 
 
 def hide_families(page: str, families: Sequence[str]) -> str:

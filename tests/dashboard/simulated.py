@@ -13,7 +13,8 @@ from probes.recording import Entry, RecordingWriter
 from probes.wire import StepsHeader, encode_steps
 from runbooks.experiments.workload import Arrival
 from tests.accuracy.conditions import CONDITIONS, quiet_scenario
-from tests.accuracy.server import Faults, SimulatedServer
+from tests.accuracy.scenario import Faults
+from tests.accuracy.server import SimulatedServer
 from tests.accuracy.shapes import SHAPES
 from tests.accuracy.windows import WARM_UP_SECONDS
 from tests.builders import START_UNIX

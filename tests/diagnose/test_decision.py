@@ -15,9 +15,9 @@ from diagnose.slo import parse_slo
 from diagnose.units import binary_bytes, parse_duration, percent, printable, seconds
 from diagnose.verdict import Argument, Judgement, Verdict
 from probes.records import DeviceTime
-from tests.builders import Machine, make_signals, make_steps, watch, with_prefill
+from tests.builders import Engine, Machine, make_signals, make_steps, watch, with_prefill
 from tests.diagnose import cases
-from tests.diagnose.cases import look, verdict
+from tests.diagnose.cases import look, texts, verdict
 from tests.requirements import covers
 
 
@@ -146,6 +146,34 @@ def test_an_incomplete_account_names_no_primary():
     diagnosis = look(watch(make_steps(300, with_prefill(5, 1000), unbooked)))
     assert diagnosis.primary is None
     assert any("the account is incomplete" in warning for warning in diagnosis.warnings)
+
+
+def test_what_lies_outside_of_an_incomplete_account_is_named_where_it_has_most():
+    """The front end delays each token by many gaps: what the engine's own account cannot explain is less."""
+    unbooked = make_steps(300, with_prefill(5, 1000), Machine(unbooked_us=12_000))
+    assert look(watch(unbooked, engine=Engine(front_end_seconds=0.4))).primary == "frontend_bottleneck"
+    interfered = make_steps(300, with_prefill(5, 1500))
+    little = look(watch(interfered, engine=Engine(front_end_seconds=0.001)))
+    assert little.primary == "prefill_interference"
+
+
+def test_a_front_end_that_adds_the_smaller_part_does_not_lead():
+    case = look(cases.interference()).case
+    findings = [
+        found("frontend_bottleneck", Verdict.SUPPORTED, 0.4),
+        found("prefill_interference", Verdict.SUPPORTED, 0.9),
+    ]
+    assert choose_primary(findings, case, case.excess()) == "prefill_interference"
+    findings[0] = found("frontend_bottleneck", Verdict.SUPPORTED, 0.5)
+    assert choose_primary(findings, case, case.excess()) == "frontend_bottleneck"
+
+
+def test_on_a_contended_machine_a_late_front_end_may_only_lack_a_core():
+    steps = make_steps(300, machine=Machine(slowdown=1.5))
+    diagnosis = look(watch(steps, engine=Engine(front_end_seconds=0.4)))
+    assert verdict(diagnosis, "frontend_bottleneck") == "undetermined"
+    assert "a front end without one is as late" in texts(diagnosis, "frontend_bottleneck")
+    assert "--pid PID" in texts(diagnosis, "frontend_bottleneck")
 
 
 def test_time_off_the_core_is_said():

@@ -131,11 +131,18 @@ EVENTS = {
     "[rank0]:[E822 17:48:16 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: W": (
         "collective_timeout"
     ),
+    "2026-11-30 17:13:38,909 ERROR stallscope.engine: step failed (oom), 2 requests ended with an error": "out_of_memory",
+    "2026-11-30 17:13:40,310 CRITICAL stallscope.engine: engine dead: 3 forward passes in a row failed": "engine_dead",
+    "2026-11-30 17:13:40,310 ERROR stallscope.server: connection dropped in the middle of a stream: CutOff: x": (
+        "connection_dropped"
+    ),
     "ERROR 11-30 04:00:00 CUDA error: an illegal memory access was encountered": "device_error",
 }
 
 
-@pytest.mark.parametrize(("line", "kind"), EVENTS.items(), ids=EVENTS.values())
+@pytest.mark.parametrize(
+    ("line", "kind"), EVENTS.items(), ids=[f"{kind}-{number}" for number, kind in enumerate(EVENTS.values())]
+)
 def test_failures_are_events_and_are_counted(line, kind):
     log = read_log("log", [V1.format(0, 0), line])
     assert [event.kind for event in log.events] == [kind]

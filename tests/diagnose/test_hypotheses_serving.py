@@ -247,7 +247,8 @@ def test_a_transfer_stalls_when_it_dominates_or_fails(situation, expected):
         ([(4, 0), (5, 0), (3, 0)], "refuted"),
         ([(8, 9), (8, 7), (8, 8)], "refuted"),  # overload of all is no imbalance
         ([(2, 0), (9, 0), (3, 0)], "refuted"),  # uneven, and nobody waits
-        ([(4, 1), (9, 6), (4, 1), (5, 0)], "undetermined"),
+        ([(4, 1), (9, 6), (4, 1), (5, 0)], "supported"),
+        ([(4, 0), (9, 0), (4, 1), (5, 0)], "undetermined"),  # the busiest one has no queue
         ([(4, 0)], "not_applicable"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.signals import Signals
+from diagnose.slo import parse_reported
 from diagnose.verdict import Stance
 from tests.builders import make_signals
 from tests.diagnose import cases
@@ -233,7 +234,7 @@ def test_clients_differ_from_twice_the_engines_own_quantile(reported, tokens, ex
         (((2.5, 0), (2, 2), (3, 0)), "refuted", "-+"),
         (((4, 0), (8, 0), (4, 0)), "refuted", "+-"),
         (((2, 1), (6, 4), (3, 1)), "refuted", "+-"),
-        (((2, 1), (6, 4), (3, 0)), "undetermined", "++"),
+        (((2, 1), (6, 4), (3, 0)), "supported", "++"),
     ],
 )
 def test_replicas_are_uneven_where_one_queues_and_another_has_room(loads, expected, signs):
@@ -259,6 +260,42 @@ def test_a_frontend_binds_when_it_is_busy_and_the_engine_waits_for_it(busy, star
     diagnosis = look(cases.looked_at(cases.host(frontend=busy - 0.01, starved=starved)))
     assert verdict(diagnosis, "frontend_bottleneck") == expected
     assert stances(diagnosis, "frontend_bottleneck") == signs
+
+
+@pytest.mark.parametrize(
+    ("delay", "gap", "samples", "expected", "signs"),
+    [
+        (0.030, 0.030, 100, "supported", "+"),
+        (0.030, 0.031, 100, "undetermined", "."),  # not a gap of the streams
+        (0.029, 0.010, 100, "undetermined", "."),  # not felt
+        (0.030, 0.030, 99, "undetermined", ""),  # two stalls, perhaps
+        (0.010, 0.004, 100, "undetermined", "."),
+        (0.0099, 0.004, 100, "refuted", "-"),
+        (0.024, 0.1, 100, "refuted", "-"),
+        (0.026, 0.1, 100, "undetermined", "."),
+    ],
+)
+def test_a_front_end_is_late_by_a_gap_that_is_felt(delay, gap, samples, expected, signs):
+    signals = make_signals(histograms={"frontend_delay": {delay: samples}, "inter_token_latency": {gap: 500}})
+    diagnosis = diagnose(cases.TARGET, signals, is_live=True)
+    assert verdict(diagnosis, "frontend_bottleneck") == expected
+    assert stances(diagnosis, "frontend_bottleneck") == signs
+
+
+@pytest.mark.parametrize(
+    ("delay", "reported", "expected"),
+    [
+        (0.0002, "itl_p99=102ms", "supported"),
+        (0.0002, "itl_p99=99ms", "undetermined"),
+        (0.4, "itl_p99=400ms", "undetermined"),  # the server's own front end may be all of it
+        (0.4, "itl_p99=900ms", "supported"),
+    ],
+)
+def test_what_the_front_end_of_the_server_adds_is_no_clients_doing(delay, reported, expected):
+    signals = make_signals(histograms={"frontend_delay": {delay: 500}, "inter_token_latency": {0.045: 500}})
+    diagnosis = diagnose(cases.TARGET, signals, reported=parse_reported(reported), is_live=True)
+    assert verdict(diagnosis, "client_artifact") == expected
+    assert ("front end may add" in texts(diagnosis, "client_artifact")) == (delay > 0.01)
 
 
 @pytest.mark.parametrize(

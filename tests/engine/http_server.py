@@ -4,12 +4,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import urllib3
 import uvicorn
+from starlette.types import ASGIApp
 
 from engine.outputs import Detokenizer
 from engine.server.app import build_app
@@ -89,7 +90,11 @@ class Client:
 
 @contextmanager
 def http_server(
-    runner: AnyRunner | None = None, admin: bool = True, gpu: GpuMonitor | None = None, **limits: int
+    runner: AnyRunner | None = None,
+    admin: bool = True,
+    gpu: GpuMonitor | None = None,
+    wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    **limits: int,
 ) -> Iterator[tuple[Client, Harness]]:
     values: dict[str, Any] = {"kv_blocks": 256, "block_size": 16, "max_model_len": 2048, "max_batched_tokens": 512}
     harness = Harness(runner, **(values | limits))
@@ -108,7 +113,7 @@ def http_server(
         admin_token=ADMIN_TOKEN.encode() if admin else None,
     )
     config = uvicorn.Config(
-        build_app(context), lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=2
+        wrap(build_app(context)), lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=2
     )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

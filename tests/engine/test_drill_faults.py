@@ -1,5 +1,8 @@
 """What a drill asks to be wrong is wrong, and only what it asked for."""
 
+import subprocess
+import sys
+
 import pytest
 
 from engine.core import EngineCore, TokenOutput
@@ -101,6 +104,43 @@ def test_a_contended_lock_makes_the_engine_wait_for_its_holder(text: str):
             break
     assert faulty.lock.sites["drill"].hold.count > 0
     assert faulty.lock.sites["schedule"].blocked_ns["drill"] > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the address space of a process is limited on Linux")
+def test_memory_runs_out_for_real_and_the_rest_of_the_process_goes_on():
+    """In a process of its own, since the limit stays."""
+    script = """
+import engine.server.drill_fault as faults
+
+class Runner:
+    device_name = "fake"
+    def execute(self, plan):
+        return plan
+
+faults._GROWTH_SECONDS = 1e-6
+runner = faults.HungryRunner(Runner(), 64 << 20)
+assert runner.device_name == "fake" and runner.execute(7) == 7
+try:
+    while True:
+        runner.execute(0)
+except MemoryError:
+    kept = bytearray(16 << 20)
+    print(len(runner._taken))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == 10
+
+
+def test_steps_without_memory_end_their_requests_and_are_counted():
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    faulty = Faulty("memory=1MiB")
+    faulty.core.runner = FakeRunner(before=fail)
+    faulty.core.scheduler.add(make_request("r", [1], max_tokens=2))
+    faulty.run(3)
+    assert faulty.recorder.counters.failures == {"oom": 1}
+    assert [output.finish_reason for output in faulty.outputs] == [FinishReason.ERROR]
 
 
 def test_every_kind_can_be_asked_for():

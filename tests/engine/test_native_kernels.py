@@ -72,11 +72,29 @@ def test_linear_over_many_blocks_of_weight_is_torchs(kernels: Library, features:
     assert_close(kernels.linear(x, weight, None), F.linear(x, weight), rtol=1e-4, atol=1e-4)
 
 
-def test_a_row_of_linear_is_the_same_in_every_batch(kernels: Library):
-    x, weight = random(33, 64), random(50, 64, seed=1)
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.integers(48, 70),
+    features=st.integers(1, 70),
+    depth=st.sampled_from([8, 504, 512, 520, 1040]),
+    has_bias=st.booleans(),
+)
+def test_linear_of_many_rows_is_torchs(kernels: Library, rows: int, features: int, depth: int, has_bias: bool):
+    x, weight, bias = random(rows, depth), random(features, depth, seed=1), random(features) if has_bias else None
+    assert_close(kernels.linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [range(1, 48), range(48, 60)], ids=["few rows", "many rows"])
+def test_a_row_of_linear_is_the_same_in_every_batch(kernels: Library, sizes: range):
+    x, weight = random(sizes[-1], 64), random(50, 64, seed=1)
     together = kernels.linear(x, weight, None)
-    for size in range(1, 34):
+    for size in sizes:
         assert torch.equal(kernels.linear(x[:size].clone(), weight, None), together[:size])
+
+
+def test_linear_of_several_threads_is_that_of_one(kernels: Library):
+    x, weight = random(50, 64), random(50, 64, seed=1)
+    assert torch.equal(Library(build.LIBRARY, 2).linear(x, weight), kernels.linear(x, weight))
 
 
 @settings(deadline=None, max_examples=40)

@@ -19,13 +19,13 @@ from diagnose.observation import observe
 from diagnose.policy import DEFAULT_POLICY
 from engine.server.drill_fault import parse_fault
 from probes.recording import read_recording
-from runbooks.drills.catalog import DRILLS, USUAL_PACE, varied
+from runbooks.drills.catalog import DRILLS, USUAL_PACE, at_once, varied
 from runbooks.drills.run import DrillRun, Outcome, Seen
 from runbooks.drills.service_levels import Levels, Symptom
 from runbooks.drills.traffic import Pace, levels_of
 from runbooks.drills.truth import check_account
 from runbooks.experiments.client import Stream
-from runbooks.experiments.workload import Arrival
+from runbooks.experiments.workload import Arrival, parse_load
 from tests.builders import Machine, make_signals, make_steps
 from tests.runbooks.test_demo import is_alive
 
@@ -66,6 +66,8 @@ def test_what_a_drill_expects_exists_and_its_loads_are_loads(drill):
         assert [one.rate for one in slow] == pytest.approx([one.rate / 10 for one in usual])
     if drill.fault is not None:
         parse_fault(drill.fault, "1")
+    assert len(at_once(drill.at_once, seed=1)) == (round(parse_load(drill.at_once).rate) if drill.at_once else 0)
+    assert all(arrival.at == 0 for arrival in at_once(drill.at_once, seed=1))
 
 
 @pytest.mark.slow
@@ -192,11 +194,15 @@ def test_levels_are_of_the_window_and_count_who_still_waits():
         Stream(2.0),  # no token yet
         Stream(9.0, tokens=[9.5]),  # after the window
         Stream(1.5, error="HTTP 503"),
+        Stream(0.0, tokens=[0.5, 0.9], error="ClientPayloadError"),  # before the window
+        Stream(0.0, tokens=[0.5, 2.9], error="ClientPayloadError"),
     ]
     levels = levels_of(streams, since=1.0, until=3.0)
-    assert levels.gaps == [1.0, 1.0]
+    assert levels.gaps == [1.0, 1.0, pytest.approx(2.4)]
     assert levels.ttfts == [1.0]
     assert levels.unanswered == 1
+    assert levels.failed == 2
+    assert "1 without a first token, 2 failed" in levels.text(str)
 
 
 def test_a_symptom_is_measured_against_the_quiet_window():
@@ -209,11 +215,25 @@ def test_a_symptom_is_measured_against_the_quiet_window():
     assert late.worse_than(quiet, Symptom.TTFT) and not late.worse_than(quiet, Symptom.ITL)
     assert slow.worse_than(quiet, Symptom.EITHER) and late.worse_than(quiet, Symptom.EITHER)
     assert not quiet.worse_than(quiet, Symptom.EITHER)
+    assert Levels(failed=1).worse_than(quiet, Symptom.FAILED) and not quiet.worse_than(quiet, Symptom.FAILED)
     assert not Levels().worse_than(Levels(), Symptom.ITL)
 
 
 def test_lengths_in_tokens_are_sent_as_words():
     assert Pace(0.005, 6.0).in_words(Arrival(1.0, 300, 4, 60, 2)) == Arrival(1.0, 50, 4, 10, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "told"), [("oom_abort", "counted 3 oom"), ("dropped_connections", "connection_dropped")]
+)
+def test_a_failure_that_is_induced_for_real_is_seen_and_named(name: str, told: str):
+    outcome = DrillRun(DRILLS[name], "tiny", 1).run()
+    assert outcome.moved and outcome.incident.levels.failed > 0
+    assert outcome.named == "hard_failure" and outcome.is_right
+    failure = next(found for found in outcome.diagnosis.findings if found.name == "hard_failure")
+    assert told in " ".join(item.text for item in failure.judgement.evidence)
+    assert {entry.kind for entry in outcome.incident.entries} >= ({"log"} if DRILLS[name].reads_log else set())
 
 
 @pytest.mark.slow

@@ -18,6 +18,20 @@ READY_SECONDS = 600.0
 """Three processes import vLLM one after the other; on a busy machine that alone takes minutes."""
 
 
+ENVIRONMENT = {"VLLM_PLUGINS": "stallscope", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+"""The plugin is named, so that vLLM adds the debug routes to its own port."""
+
+
+def serve_command(model: Path, port: int | str, options: Sequence[str]) -> list[str]:
+    """Of a server with random weights; to be run with ENVIRONMENT."""
+    return [
+        *(sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port)),
+        *("--load-format", "dummy", "--dtype", "float32", "--enforce-eager"),
+        *options,
+    ]
+
+
 class VllmServer:
     """With random weights. `with VllmServer(model, ["--max-model-len", "2048"], log) as server:` serves at `server.url`."""
 
@@ -27,21 +41,17 @@ class VllmServer:
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
-        self._command = [
-            *(sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"),
-            *("--model", str(model), "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port)),
-            *("--load-format", "dummy", "--dtype", "float32", "--enforce-eager"),
-            *options,
-        ]
-        # Named, so that vLLM adds the debug routes to its own port.
-        fixed = {"VLLM_PLUGINS": "stallscope", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        self._environment = os.environ | fixed
+        self._command = serve_command(model, port, options)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "VllmServer":
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=subprocess.STDOUT, env=self._environment, start_new_session=True
+                self._command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | ENVIRONMENT,
+                start_new_session=True,
             )
         try:
             self._await_ready(self._process)

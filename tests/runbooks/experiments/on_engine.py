@@ -16,8 +16,9 @@ from typing import Any
 import urllib3
 
 from runbooks.admin import AdminClient
+from runbooks.drills import traffic
 from runbooks.drills.engine_process import EngineProcess
-from runbooks.drills.load import Load, prompt_text
+from runbooks.drills.load import prompt_text
 
 ROOT = Path(__file__).resolve().parents[3]
 BUDGETS = 1024, 128
@@ -30,7 +31,7 @@ class Pace:
     prompt: float
     """A long prompt in one step of the larger budget."""
     token: float
-    """Of one stream."""
+    """Of one stream, the mean: tokens that arrive together have gaps of nothing, and a median of those says nothing."""
 
 
 @cache
@@ -49,10 +50,7 @@ def ask(url: str, words: int, seed: int, tokens: int = 1) -> float:
 
 def measure_pace(url: str, words: int) -> Pace:
     prompts = [ask(url, words, seed) for seed in range(5)]
-    with Load(url, streams=1, stream_tokens=60) as load:
-        while sum(len(outcome.gaps) for outcome in load.outcomes) < 100:
-            time.sleep(0.05)
-    return Pace(median(prompts), median(gap for outcome in load.outcomes for gap in outcome.gaps))
+    return Pace(median(prompts), traffic.measure_pace(url).seconds)
 
 
 def interference(pace: Pace, words: int, tokens: int) -> list[str]:
@@ -64,7 +62,7 @@ def interference(pace: Pace, words: int, tokens: int) -> list[str]:
     ]
 
 
-def run_command(*arguments: str, timeout: float = 900) -> "subprocess.CompletedProcess[str]":
+def run_command(*arguments: str, timeout: float = 1800) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "diagnose.cli", "experiment", *arguments, "--quiet"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""The proofs of a controlled comparison on our own engine: judged on outcomes and ratios, never on times of this machine."""
+"""`make proofs`: a controlled comparison on our own engine, judged on outcomes and ratios, never on times of this machine."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from runbooks.drills.engine_process import EngineProcess
 from tests.pressure import skip_when_starved
 from tests.runbooks.experiments.on_engine import BUDGETS, OthersWhen, compare, interference, knob, measure_pace
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(600)]
 WORDS, TOKENS = 150, 40
 SHORT = ["--block", "4s", "--washout", "1s", "--drain", "20s"]
 
