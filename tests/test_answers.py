@@ -84,6 +84,7 @@ def test_explanations_and_thresholds():
     rows = {row["name"]: row for row in ask("thresholds", "explain", "--thresholds")["thresholds"]}
     assert rows.keys() == {threshold.name for threshold in thresholds()}
     assert (rows["slow_gap_factor"]["default"], rows["slow_gap_factor"]["low"]) == (2, 1)
+    assert all(row["reason"] and "\n" not in row["reason"] for row in rows.values()), "a line each, in tables too"
 
 
 def test_what_is_missing_of_disaggregation():
