@@ -79,7 +79,6 @@ def run(options: ServeOptions) -> int:
 def build_context(options: ServeOptions, admin_token: bytes | None = None) -> ServerContext:
     """Loads the model, reserves the pool and joins the parts; nothing runs yet."""
     device = resolve_device(options.device)
-    log.info("loading %s", options.model)
     model = load_model(options.model, resolve_dtype(options.dtype, device))
     scope = _scope(model) if options.role == "both" else transfer_scope(model, options.block_size)
     runner = make_runner(model, options, device)

@@ -20,9 +20,9 @@ from tests.engine.model_helpers import tiny
 def complaint(*arguments: str) -> str:
     done = CliRunner().invoke(serve, ["--port", "0", "--model", "tiny", *arguments])
     assert done.exit_code == 2
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.stderr.endswith(f"{line}\n")
-    assert "Traceback" not in done.stderr
+    line: str = done.stderr
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1
     return line
 
 
@@ -43,6 +43,15 @@ def test_a_fault_that_is_none(monkeypatch, fault):
 def test_a_fault_without_the_gate(monkeypatch):
     monkeypatch.delenv("STALLSCOPE_DRILLS", raising=False)
     assert "it needs STALLSCOPE_DRILLS=1 in the environment" in complaint("--drill-fault", "lock=20ms")
+
+
+def test_a_person_at_a_terminal_sees_that_a_model_is_loaded(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with pytest.raises(SystemExit):
+        serve.main(["--port", "0", "--model", "none"], standalone_mode=False)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "loading none ..."
+    assert second.startswith("error: no model 'none'")
 
 
 def test_without_the_server_the_extra_is_named(monkeypatch):
