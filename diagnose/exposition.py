@@ -27,8 +27,6 @@ class Exposition:
 
     samples: dict[str, dict[Labels, float]] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
-    duplicates: int = 0
-    """Series that appeared more than once; the last value won."""
     sample_unix: float | None = None
     """Unix seconds of the first sample that carries a timestamp."""
     skipped: int = 0
@@ -78,7 +76,6 @@ class ExpositionParser:
             size = len(family)
             family[series[1]] = value
             if len(family) == size:
-                page.duplicates += 1
                 continue
             count += 1
             if count > MAX_SERIES:

@@ -18,8 +18,6 @@ class ProfiledStep:
     """First kernel's start."""
     end_ns: int = 0
     """Last kernel's end."""
-    busy_ns: int = 0
-    """Time in which at least one kernel ran."""
     num_kernels: int = 0
     num_kv_writes: int = 0
     kv_write_tokens: int | None = None

@@ -45,6 +45,8 @@ class Event:
     detail: str
 
 
+GONE_AFTER_FAILURES = 3
+"""Scrapes in a row that nothing answered, after which a target that had answered is called gone."""
 STACK_EVENT = "stack"
 """What a thread of the server does, in words."""
 SPIN_EVENT = "spin"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 
 from diagnose.dialects.base import Usage
 from diagnose.kernel_profile import KernelProfile, KernelTotals
@@ -191,18 +190,6 @@ class HistogramWindow:
 
     def quantile(self, q: float) -> Bounds | None:
         return bucket_quantile(self.bounds, self.counts, q) if self.count else None
-
-    def share_above(self, limit: float) -> Bounds:
-        """Share of observations above `limit`, as bounds: the bucket that holds the limit may be on either side."""
-        above = at = 0.0
-        for index, count in enumerate(self.counts):
-            low = self.bounds[index - 1] if index else 0.0
-            high = self.bounds[index] if index < len(self.bounds) else inf
-            if low >= limit:
-                above += count
-            elif high > limit:
-                at += count
-        return Bounds(above / self.count, (above + at) / self.count)
 
 
 @dataclass(slots=True)

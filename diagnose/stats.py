@@ -87,8 +87,6 @@ class LinearFit:
     """y = coefficients . x, every coefficient >= 0."""
 
     coefficients: tuple[float, ...]
-    relative_error: float
-    """Median of |residual| / y over the rows: how well the model holds."""
     rows: int
 
     def predict(self, x: Sequence[float]) -> float:
@@ -115,15 +113,7 @@ def robust_fit(rows: Sequence[Sequence[float]], y: Sequence[float], rounds: int 
         if scale <= 0:
             break
         weights = [1.0 if r <= scale else scale / r for r in residuals]
-    errors = [r / v for r, v in zip(_residuals(rows, y, coefficients), y, strict=True) if v > 0]
-    return LinearFit(tuple(coefficients), median(errors) if errors else 0.0, len(rows))
-
-
-def _residuals(rows: Sequence[Sequence[float]], y: Sequence[float], coefficients: Sequence[float]) -> list[float]:
-    return [
-        abs(value - sum(c * x for c, x in zip(coefficients, row, strict=True)))
-        for row, value in zip(rows, y, strict=True)
-    ]
+    return LinearFit(tuple(coefficients), len(rows))
 
 
 def _nonnegative_least_squares(

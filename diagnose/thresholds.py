@@ -119,5 +119,5 @@ def _reasons() -> dict[str, str]:
 
 def _string(node: ast.stmt) -> str:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-        return inspect.cleandoc(node.value.value)
+        return " ".join(node.value.value.split())  # a line of its own in a table, however it is wrapped in the source
     return ""

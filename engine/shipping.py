@@ -39,10 +39,6 @@ class Shipping:
         self._next_block = first_block
         self._is_done = False
 
-    @property
-    def is_done(self) -> bool:
-        return self._is_done
-
     def computed(self, num_tokens: int) -> Shipment | None:
         """The prompt is computed up to `num_tokens`; None when no further block is full.
 

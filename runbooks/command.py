@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from diagnose.commands.answers import json_option, to_json
 from diagnose.commands.completion import complete_names
 from diagnose.commands.params import Duration
 from runbooks.errors import RunbookError
@@ -51,15 +52,21 @@ def runbook_group() -> None:
     "list",
     epilog="""\b
 Examples:
-  stallscope runbook list""",
+  stallscope runbook list
+  stallscope runbook list --json""",
 )
-def list_command() -> None:
+@json_option
+def list_command(as_json: bool) -> None:
     """All pages, by name.
 
     Exit codes: 0, 2 usage.
     """
-    for name in page_names():
-        click.echo(f"{name:<26} {read_page(name).summary}")
+    pages = [read_page(name) for name in page_names()]
+    if as_json:
+        click.echo(to_json(pages=[{"name": page.name, "summary": page.summary} for page in pages]))
+        return
+    for page in pages:
+        click.echo(f"{page.name:<26} {page.summary}")
 
 
 @runbook_group.command(
@@ -80,6 +87,7 @@ def show_command(name: str) -> None:
 
 @runbook_group.command(
     "alerts",
+    short_help="Print Prometheus rules for an engine.",
     epilog="""\b
 Examples:
   stallscope runbook alerts vllm
@@ -103,6 +111,7 @@ def alerts_command(engine: str, itl: float | None, ttft: float | None, share: fl
 
 @runbook_group.command(
     "dashboard",
+    short_help="Print a Grafana dashboard of our engine.",
     epilog="""\b
 Examples:
   stallscope runbook dashboard > stallscope.json""",
@@ -119,6 +128,7 @@ def dashboard_command() -> None:
 
 @runbook_group.command(
     "example",
+    short_help="Print a configuration to start from.",
     epilog="""\b
 Examples:
   stallscope runbook example > runbooks.toml""",
@@ -135,6 +145,7 @@ def example_command() -> None:
 
 @runbook_group.command(
     "check",
+    short_help="Read the configuration, and say what it allows.",
     epilog="""\b
 Examples:
   stallscope runbook check --config runbooks.toml""",
@@ -170,6 +181,7 @@ def check_command(config_file: Path) -> None:
 
 @runbook_group.command(
     "serve",
+    short_help="Receive alerts: look, decide, act, verify, undo.",
     epilog="""\b
 Examples:
   stallscope runbook serve --config runbooks.toml
@@ -224,16 +236,23 @@ def approve_command(incident: int, reject: bool, config_file: Path) -> None:
     "history",
     epilog="""\b
 Examples:
-  stallscope runbook history --limit 5""",
+  stallscope runbook history --limit 5
+  stallscope runbook history --json""",
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
+@json_option
 @_CONFIG
-def history_command(limit: int, config_file: Path) -> None:
+def history_command(limit: int, as_json: bool, config_file: Path) -> None:
     """Incidents, the newest first.
 
     Exit codes: 0, 2 usage or a journal that cannot be read.
     """
     found = _journal(config_file).incidents(limit)
+    if as_json:
+        from runbooks.response.document import head_fields
+
+        click.echo(to_json(incidents=[head_fields(incident) for incident in found]))
+        return
     for incident in found:
         opened = datetime.fromtimestamp(incident.opened, UTC).strftime("%Y-%m-%d %H:%M:%S")
         outcome = incident.outcome or "under way"
@@ -244,33 +263,36 @@ def history_command(limit: int, config_file: Path) -> None:
 
 @runbook_group.command(
     "report",
+    short_help="The document of an incident.",
     epilog="""\b
 Examples:
   stallscope runbook report 17
+  stallscope runbook report 17 --json
   stallscope runbook report 17 -o incident-17.html""",
 )
 @click.argument("incident", type=int)
 @click.option(
-    "--format", "form", type=click.Choice(("markdown", "html")), help="[default: by FILE's name, or markdown]"
+    "--format",
+    "form",
+    type=click.Choice(("markdown", "html", "json")),
+    help="Form of the document [default: by FILE's name, or markdown].",
 )
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json (schema 1).")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it to FILE.")
 @_CONFIG
-def report_command(incident: int, form: str | None, output: Path | None, config_file: Path) -> None:
+def report_command(incident: int, form: str | None, as_json: bool, output: Path | None, config_file: Path) -> None:
     """The document of INCIDENT: timeline, evidence, acts, outcome, and what is still unknown.
 
     Exit codes: 0, 2 usage, no such incident, or a file that cannot be written.
     """
-    from runbooks.errors import Refused
-    from runbooks.response.document import to_html, to_markdown
+    from diagnose.commands.output import choose_format, write
+    from runbooks.response.document import incident_fields, to_html, to_markdown
 
+    form = choose_format(form, as_json, output)
     found = _journal(config_file).incident(incident)
-    as_html = form == "html" or (form is None and output is not None and output.suffix in (".html", ".htm"))
-    text = to_html(found) if as_html else to_markdown(found)
-    if output is None:
-        click.echo(text)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Refused(f"{output}: cannot be written: {error.strerror or error}") from None
-    click.echo(str(output), err=True)
+    if form == "json":
+        write(to_json(incident=incident_fields(found)), output)
+    else:
+        write(to_html(found) if form == "html" else to_markdown(found), output)
+    if output is not None:
+        click.echo(str(output), err=True)

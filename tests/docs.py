@@ -12,7 +12,7 @@ from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.sources.readers import READERS
 from diagnose.thresholds import thresholds
 from probes.catalog import METRICS, Metric, MetricKind
-from tests.docs_reference import commands_page, json_page, signals_page
+from tests.docs_reference import answers_page, commands_page, json_page, signals_page
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _MADE = "<!-- Rendered by `python -m tests.docs`; edit {source} instead. -->"
@@ -163,6 +163,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "commands.md": lambda: commands_page(_MADE.format(source="the commands")),
     "signals.md": lambda: signals_page(_MADE.format(source="diagnose/signals.py and the tables in diagnose/dialects/")),
+    "answers.md": lambda: answers_page(_MADE.format(source="docs/answers.schema.json")),
     "json.md": lambda: json_page(_MADE.format(source="docs/diagnosis.schema.json")),
 }
 

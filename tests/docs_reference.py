@@ -14,7 +14,9 @@ from diagnose.dialects.registry import DIALECTS
 from diagnose.signals import COUNTERS, GAUGES, HISTOGRAMS
 from tests.commands import tree
 
-SCHEMA = Path(__file__).resolve().parent.parent / "docs" / "diagnosis.schema.json"
+_DOCS = Path(__file__).resolve().parent.parent / "docs"
+SCHEMA = _DOCS / "diagnosis.schema.json"
+ANSWERS = _DOCS / "answers.schema.json"
 _WIDTH = 100
 _EXIT_CODES = re.compile(r"Exit codes: (.+?\.)(?: |$)")
 _SECTIONS = {
@@ -100,9 +102,28 @@ def json_page(made: str) -> str:
         "    stallscope diagnose incident.rec --json",
         *_table(schema),
     ]
-    for name, definition in schema["$defs"].items():
-        lines += ["", f"## {name}", "", definition.get("description", ""), *_table(definition)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_definitions(schema)]) + "\n"
+
+
+def answers_page(made: str) -> str:
+    schema = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    lines = [
+        "# Other answers as JSON",
+        "",
+        made,
+        "",
+        f"{schema['description']} Of a diagnosis, see [there](json.md). The schema itself: "
+        "[answers.schema.json](answers.schema.json).",
+    ]
+    return "\n".join([*lines, *_definitions(schema)]) + "\n"
+
+
+def _definitions(schema: dict[str, Any]) -> list[str]:
+    return [
+        line
+        for name, definition in schema["$defs"].items()
+        for line in ("", f"## {name}", "", definition.get("description", ""), *_table(definition))
+    ]
 
 
 def _table(definition: dict[str, Any]) -> list[str]:

@@ -47,6 +47,7 @@ TESTS = (
     "test_hypotheses_serving.py",
     "test_cache_thrashing.py",
     "test_traps.py",
+    "test_window_traps.py",
     "test_decision.py",
     "test_device_degraded.py",
     "test_host_evidence.py",

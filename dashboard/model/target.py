@@ -9,12 +9,11 @@ from dashboard.model.request_times import RequestTimes
 from dashboard.model.requests import Requests
 from dashboard.model.summary import Summary
 from dashboard.model.update import Levels, Update
+from diagnose.observation import GONE_AFTER_FAILURES
 from probes.records import StepRecord
 
 RECENT_STEPS = 600
 IDLE_AFTER_SECONDS = 10.0
-_GONE_AFTER_FAILURES = 3
-"""Scrapes in a row that nothing answered, after which a target that had answered is called gone."""
 _KEPT_LEVELS = 2
 
 
@@ -93,7 +92,7 @@ class Target:
     @property
     def is_gone(self) -> bool:
         """Nothing has answered several times; whether it ever had, its phase says."""
-        return self.failures >= _GONE_AFTER_FAILURES
+        return self.failures >= GONE_AFTER_FAILURES
 
     def apply(self, update: Update) -> None:
         self.refusal = None

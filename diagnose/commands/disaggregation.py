@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from diagnose.commands.answers import json_option, to_json
 from diagnose.commands.diagnose import judge
 from diagnose.commands.progress import reading_progress
 from diagnose.disaggregation import Advice, Placement, Stated, advise
@@ -98,8 +99,9 @@ Examples:
     type=click.Path(path_type=Path),
     help="The model's config.json, for KV bytes per token where the target does not state them.",
 )
+@json_option
 def disaggregation_command(
-    sources: tuple[str, ...], model_config: Path | None, placement: str | None, **stated: Any
+    sources: tuple[str, ...], model_config: Path | None, placement: str | None, as_json: bool, **stated: Any
 ) -> None:
     """Say what is known, and what is missing, of whether separate prefill and decode instances would pay.
 
@@ -122,8 +124,19 @@ def disaggregation_command(
         **stated,
     )
     advice = advise(known, case)
-    click.echo(_text(advice))
+    click.echo(_as_json(advice) if as_json else _text(advice))
     sys.exit(int(ExitCode.INSUFFICIENT if advice.missing else ExitCode.NOTHING_WRONG))
+
+
+def _as_json(advice: Advice) -> str:
+    return to_json(
+        headline=advice.headline,
+        inputs=[{"name": found.name, "known": found.known or None, "ask": found.ask} for found in advice.inputs],
+        missing=advice.missing,
+        observed=advice.observed,
+        arithmetic=advice.arithmetic,
+        shared=[{"name": it.name, "measured": it.measured or None, "measure": it.measure} for it in advice.shared],
+    )
 
 
 def _text(advice: Advice) -> str:

@@ -1,11 +1,11 @@
 """`stallscope doctor`."""
 
-import json
 import sys
 from typing import NoReturn
 
 import click
 
+from diagnose.commands.answers import json_option, to_json
 from diagnose.commands.params import is_url
 from diagnose.commands.progress import announce
 from diagnose.doctor import (
@@ -41,7 +41,7 @@ Examples:
   stallscope doctor --json""",
 )
 @click.argument("urls", nargs=-1, metavar="[URL]...")
-@click.option("--json", "as_json", is_flag=True, help="The checks as JSON.")
+@json_option
 def doctor_command(urls: tuple[str, ...], as_json: bool) -> NoReturn:
     """Say what of stallscope is installed here, what it can reach, and what it lacks with the command to get it.
 
@@ -67,7 +67,6 @@ def doctor_command(urls: tuple[str, ...], as_json: bool) -> NoReturn:
 
 
 def _as_json(checks: list[Check]) -> str:
-    """Schema 1: fields are added, none is removed or changes its meaning."""
     rows = [
         {
             "section": check.section,
@@ -79,7 +78,7 @@ def _as_json(checks: list[Check]) -> str:
         for check in checks
     ]
     broken = [check.subject for check in checks if check.state is State.BROKEN]
-    return json.dumps({"schema": 1, "broken": broken, "checks": rows}, indent=2)
+    return to_json(broken=broken, checks=rows)
 
 
 def _as_text(checks: list[Check]) -> str:

@@ -5,6 +5,7 @@ import threading
 import click
 
 from diagnose.commands.params import Moment
+from diagnose.commands.progress import reading_progress
 from diagnose.errors import SourceError
 from diagnose.observation import When
 from diagnose.sources.clock import SystemClock
@@ -36,7 +37,7 @@ def replay_command(recording: str, port: int, speed: float, since: When | None) 
 
     Exit codes: 2 the recording or the port cannot be used, 130 interrupted.
     """
-    evidence = read_files([recording], None)
+    evidence = read_files([recording], None, None, lambda name: reading_progress(f"reading {name}", quiet=False))
     if any(entry.unix < 0 for entry in evidence.entries):
         raise SourceError(f"{recording}: does not say when it was scraped, so that it has no pace to be replayed at")
     begin = 0.0

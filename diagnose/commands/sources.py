@@ -2,6 +2,7 @@
 
 import click
 
+from diagnose.commands.answers import json_option, to_json
 from diagnose.commands.completion import complete_names
 from diagnose.dialects.answers import UNMETERED, Level, answer, reads_log
 from diagnose.dialects.base import TOPICS, Dialect
@@ -16,24 +17,56 @@ from diagnose.sources.readers import READERS
     epilog="""\b
 Examples:
   stallscope sources
-  stallscope sources vllm""",
+  stallscope sources vllm
+  stallscope sources --json""",
 )
 @click.argument("engine", required=False, shell_complete=complete_names(lambda: [d.name for d in DIALECTS]))
-def sources_command(engine: str | None) -> None:
+@json_option
+def sources_command(engine: str | None, as_json: bool) -> None:
     """List what each engine can and cannot answer; for ENGINE, from which metrics, and how to turn the missing parts on.
 
     Exit codes: 0, 2 usage or no such engine.
     """
-    if engine is None:
-        _list_all()
-        return
-    if engine in UNMETERED:
-        click.echo(f"{engine}: {UNMETERED[engine]}")
-        return
     known = {dialect.name: dialect for dialect in DIALECTS}
-    if engine not in known:
+    if engine is not None and engine not in (*known, *UNMETERED):
         raise SourceError(f"no engine {engine!r}{nearest(engine, known)}; there are {', '.join([*known, *UNMETERED])}")
-    _describe(known[engine])
+    if as_json:
+        asked = (*known, *UNMETERED) if engine is None else (engine,)
+        engines = [_fields(known[name]) if name in known else _unmetered_fields(name) for name in asked]
+        click.echo(to_json(topics=TOPICS, engines=engines))
+    elif engine is None:
+        _list_all()
+    elif engine in UNMETERED:
+        click.echo(f"{engine}: {UNMETERED[engine]}")
+    else:
+        _describe(known[engine])
+
+
+def _fields(dialect: Dialect) -> dict[str, object]:
+    found = {topic: answer(dialect, topic) for topic in TOPICS}
+    return {
+        "name": dialect.name,
+        "pool_usage_counts": None if dialect.usage is None else dialect.usage.value,
+        "paths": [*dialect.state_paths, *dialect.load_paths],
+        "reads_log": reads_log(dialect),
+        "answers": {
+            topic: {"level": it.level.value, "sources": it.sources, "coverage": it.coverage, "how": it.how}
+            for topic, it in found.items()
+        },
+        "note": "",
+    }
+
+
+def _unmetered_fields(name: str) -> dict[str, object]:
+    nothing = {"level": Level.NO.value, "sources": (), "coverage": (), "how": ""}
+    return {
+        "name": name,
+        "pool_usage_counts": None,
+        "paths": (),
+        "reads_log": False,
+        "answers": dict.fromkeys(TOPICS, nothing),
+        "note": UNMETERED[name],
+    }
 
 
 def _list_all() -> None:

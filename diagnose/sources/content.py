@@ -32,6 +32,8 @@ class Content:
         """Of a log, only lines of this time are wanted."""
         self.on_progress: Callable[[float], None] = lambda _: None
         """Told the share that was read, of what takes long."""
+        self.num_bytes = 0
+        """As they lie in the file; 0 of standard input, whose length nobody knows."""
         self.modified_unix: float | None = None
         self._raw: io.BufferedReader | io.BytesIO = io.BytesIO()
         try:
@@ -50,6 +52,7 @@ class Content:
             path = Path(self.name)
             raw = path.open("rb")
             self.modified_unix = path.stat().st_mtime
+            self.num_bytes = path.stat().st_size
         stream = io.BufferedReader(raw) if not isinstance(raw, io.BufferedReader | io.BytesIO) else raw
         self._raw = stream
         magic = stream.peek(3)[:3] if isinstance(stream, io.BufferedReader) else stream.getvalue()[:3]
@@ -71,6 +74,8 @@ class Content:
                 break
             chunks.append(chunk)
             size -= len(chunk)
+            if self.num_bytes:
+                self.on_progress(min(1.0, self._raw.tell() / self.num_bytes))
         return b"".join(chunks)
 
     @property

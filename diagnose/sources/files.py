@@ -17,6 +17,8 @@ from diagnose.sources.replay import part_of
 from diagnose.units import seconds
 from probes.recording import Entry
 
+_LONG_BYTES = 8 << 20
+"""A file of this size takes seconds to read, whatever it is."""
 _HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
 
 
@@ -83,7 +85,7 @@ def _read(name: str, within: Cut | None, progress: Progress) -> Reading:
         if not content.head.strip():
             raise SourceError(f"{name}: is empty")
         reader = choose_reader(content)
-        if not reader.is_long:
+        if not reader.is_long and content.num_bytes < _LONG_BYTES:
             return reader.read(content)
         with progress(name) as content.on_progress:
             return reader.read(content)

@@ -10,14 +10,13 @@ from diagnose.dialects.registry import recognise, spoken
 from diagnose.dialects.view import PageView
 from diagnose.errors import ErrorAnswer, NotMetrics, TargetError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
+from diagnose.observation import GONE_AFTER_FAILURES
 from diagnose.sources.clock import Clock
 from diagnose.sources.http import Endpoint
 from probes.recording import Entry
 from probes.records import StepRecord
 from probes.wire import StepsHeader, decode_steps
 
-GONE_AFTER_FAILURES = 3
-"""Consecutive failed scrapes after which a target that had answered is called gone."""
 _AFTER_ALL_STEPS = 2**62
 _NO_METRICS = ("HTTP 404", "HTTP 501")
 _HINT = (

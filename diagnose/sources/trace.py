@@ -237,7 +237,6 @@ def _fill(step: ProfiledStep, columns: _Columns, members: "array[int]") -> None:
     for index in ordered:
         start, duration, kind = columns.start[index], columns.duration[index], columns.kind[index]
         end = start + duration
-        step.busy_ns += max(0, end - max(start, step.end_ns))
         step.end_ns = max(step.end_ns, end)
         name = _CLASSES[kind]
         step.class_ns[name] = step.class_ns.get(name, 0) + duration

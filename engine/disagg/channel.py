@@ -6,8 +6,6 @@ from typing import Protocol
 from engine.disagg.wire import Chunk, Connection
 from engine.errors import ConfigError
 
-CHANNELS = ("auto", "tcp", "nixl")
-
 
 class ChunkReceiver(Protocol):
     """For one prompt, on the decode side."""

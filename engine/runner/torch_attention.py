@@ -64,7 +64,6 @@ class TorchPagedAttention:
         dtype: torch.dtype,
         device: torch.device | None = None,
     ) -> None:
-        self._num_query_heads = num_query_heads
         self._num_kv_heads = num_kv_heads
         self._head_dim = head_dim
         self._block_size = block_size

@@ -110,6 +110,8 @@ def serve(**values: Any) -> None:
         options = ServeOptions(**values)
         from engine.server.process import run
 
+        if sys.stderr.isatty():  # the ready line tells everybody else
+            click.echo(f"loading {options.model} ...", err=True)
         code = run(options)
     except EngineError as error:
         _refuse(str(error))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
+from diagnose.commands.answers import json_option, to_json
 from diagnose.commands.completion import complete_names
 from diagnose.commands.output import check_writable, deliver
+from diagnose.commands.progress import announce
 from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.nearest import nearest
 from diagnose.units import seconds
@@ -19,6 +21,7 @@ from runbooks.errors import DrillError, ExperimentError
 
 if TYPE_CHECKING:
     from runbooks.drills.catalog import Drill
+    from runbooks.drills.run import Outcome
 
 _BLIND_SECONDS = 60.0
 
@@ -35,6 +38,7 @@ def _drill_names() -> list[str]:
 Examples:
   stallscope drill --list
   stallscope drill prefill_interference
+  stallscope drill prefill_interference --json
   stallscope drill cache_thrashing --seed 3 -o thrash.rec
   stallscope drill --blind --seed 7
   stallscope drill prefill_interference --target http://127.0.0.1:8000""",
@@ -54,6 +58,7 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Record the incident to FILE.rec, and the quiet window beside it to FILE-baseline.rec.",
 )
+@json_option
 def drill_command(
     name: str | None,
     lists: bool,
@@ -63,6 +68,7 @@ def drill_command(
     threads: int,
     blind: bool,
     output: Path | None,
+    as_json: bool,
 ) -> NoReturn:
     """Start the engine, induce a known condition for real, and print the diagnosis beside the truth.
 
@@ -72,11 +78,10 @@ def drill_command(
     from runbooks.drills.catalog import DRILLS
 
     if lists:
-        for drill in DRILLS.values():
-            click.echo(
-                f"{drill.name}\n    {drill.summary}\n    expected: {drill.expected}; decided by {drill.deciding}"
-            )
+        _list(as_json)
         sys.exit(0)
+    if blind and as_json:
+        raise click.UsageError("--blind asks a person: leave --json out")
     if name is None and blind:
         name = random.Random(seed).choice(
             [d.name for d in DRILLS.values() if target is None or d.needs_own_engine is None]
@@ -91,10 +96,21 @@ def drill_command(
             raise click.UsageError(f"{path} is there already; give -o another name")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine is stopped on the way out, as on Ctrl-C
     try:
-        sys.exit(_run(name, seed, _How(model, threads, target), blind, output))
+        sys.exit(_run(name, seed, _How(model, threads, target), blind, output, as_json))
     except (DrillError, ExperimentError) as error:
         click.echo(f"stallscope drill: {error}", err=True)
         sys.exit(2)
+
+
+def _list(as_json: bool) -> None:
+    from runbooks.drills.catalog import DRILLS
+    from runbooks.drills.fields import drill_fields
+
+    if as_json:
+        click.echo(to_json(drills=[drill_fields(drill) for drill in DRILLS.values()]))
+        return
+    for drill in DRILLS.values():
+        click.echo(f"{drill.name}\n    {drill.summary}\n    expected: {drill.expected}; decided by {drill.deciding}")
 
 
 class _How(NamedTuple):
@@ -105,7 +121,7 @@ class _How(NamedTuple):
     target: str | None
 
 
-def _run(name: str, seed: int, how: _How, blind: bool, output: Path | None) -> int:
+def _run(name: str, seed: int, how: _How, blind: bool, output: Path | None, as_json: bool) -> int:
     try:
         from runbooks.drills.run import DrillRun
     except ModuleNotFoundError as error:
@@ -114,21 +130,37 @@ def _run(name: str, seed: int, how: _How, blind: bool, output: Path | None) -> i
 
     drill = DRILLS[name]
     if not blind:
-        click.echo(f"Drill {drill.name}: {drill.summary}.")
+        click.echo(f"Drill {drill.name}: {drill.summary}.", err=as_json)
 
     def tell(phase: str, url: str, pid: int | None) -> None:
-        click.echo(f"{phase} window on {url}{'' if pid is None else f' (pid {pid})'} ...")
+        click.echo(f"{phase} window on {url}{'' if pid is None else f' (pid {pid})'} ...", err=as_json)
         if blind and phase == "incident":
             click.echo(f"look at it for {_BLIND_SECONDS:.0f} s: stallscope diagnose {url} --window 20s")
 
     length = _BLIND_SECONDS if blind else None
-    run = DrillRun(drill, how.model or drill.model, seed, how.threads, length, tell, how.target)
+    announce("starting the engine" if how.target is None else f"measuring the pace of {how.target}")
+    quiet = not sys.stderr.isatty()  # where `tell` has told it
+    run = DrillRun(drill, how.model or drill.model, seed, how.threads, length, tell, quiet, how.target)
     outcome = run.run()
     if output is not None:
         _record(outcome.incident.write, output)
         _record(outcome.quiet.write, _baseline_of(output))
     if blind:
         _ask(drill)
+    if as_json:
+        from runbooks.drills.fields import outcome_fields
+
+        click.echo(to_json(**outcome_fields(outcome)))
+    else:
+        _tell(outcome)
+    if not outcome.moved:
+        return 3
+    return 0 if outcome.is_right else 1
+
+
+def _tell(outcome: "Outcome") -> None:
+    """The diagnosis, and the truth beside it."""
+    drill = outcome.drill
     click.echo()
     deliver(outcome.diagnosis, "text", quiet=False, verbose=False)
     before, after = outcome.quiet.levels, outcome.incident.levels
@@ -143,9 +175,6 @@ def _run(name: str, seed: int, how: _How, blind: bool, output: Path | None) -> i
     click.echo(f"  expected     {drill.expected if outcome.moved else 'nothing wrong'}")
     silent = "not right, and not wrong either" if outcome.named is None else "WRONG"
     click.echo(f"  named        {outcome.named or 'no cause'}: {'right' if outcome.is_right else silent}")
-    if not outcome.moved:
-        return 3
-    return 0 if outcome.is_right else 1
 
 
 def _ask(drill: "Drill") -> None:

@@ -9,6 +9,7 @@ import click
 
 from diagnose.commands.diagnose import judge
 from diagnose.commands.output import deliver
+from diagnose.commands.progress import watch_progress
 from diagnose.comparison import compare
 from diagnose.diagnosis import Diagnosis
 from diagnose.observation import Observation, observe
@@ -156,8 +157,10 @@ def _measure(url: str, length: float, plan: Plan, *, disturbed: bool) -> tuple[O
         every_seconds=plan.every_seconds,
     ) as load:
         time.sleep(_SETTLE_SECONDS)
-        watch = Watch(Endpoint(url, timeout_seconds=30.0), SystemClock())
-        observation = observe(url, watch.run(length, 1.0))
+        # Off a terminal the story is enough.
+        with watch_progress(f"watching {url}", length, quiet=not sys.stderr.isatty()) as on_progress:
+            watch = Watch(Endpoint(url, timeout_seconds=30.0), SystemClock(), on_progress=on_progress)
+            observation = observe(url, watch.run(length, 1.0))
     if errors := load.errors():
         raise DrillError(f"the load met {len(errors)} errors, the first: {errors[0]}")
     return observation, load.ttfts("long")

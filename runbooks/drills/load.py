@@ -1,10 +1,11 @@
-"""A small load for drills: streams that keep decoding, and long prompts that arrive beside them.
+"""The demo's load: a fixed number of streams that decode for as long as somebody looks, and long prompts beside them.
 
-Threads and blocking reads: a drill has a handful of streams, and each one's arrival times are what is measured.
+Closed loop, which `traffic` is not: there requests come by a plan made in advance, and how many are in flight follows from the
+server. Here as many streams as asked for decode at any moment, at whatever pace the machine has. It needs nothing but the base
+install, so that the demo runs without the `lab` extra that the open-loop client needs.
 """
 
 import json
-import random
 import threading
 import time
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from types import TracebackType
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from runbooks.experiments.workload import WORDS
+from runbooks.experiments.workload import random_words
 
 
 @dataclass(slots=True)
@@ -29,8 +30,7 @@ class Outcome:
 
 def prompt_text(words: int, seed: int) -> str:
     """Plain text without a shared beginning, so that no prefix cache can answer it."""
-    source = random.Random(seed)
-    return " ".join(source.choice(WORDS) for _ in range(words))
+    return " ".join(random_words(str(seed), words))
 
 
 class Load:

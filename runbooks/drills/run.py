@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from diagnose.commands.diagnose import judge
+from diagnose.commands.progress import watch_progress
 from diagnose.diagnosis import Diagnosis
 from diagnose.errors import TargetError
 from diagnose.observation import observe
@@ -106,6 +107,8 @@ class DrillRun:
     threads: int = 1
     incident_seconds: float | None = None
     on_ready: Callable[[str, str, int | None], None] = lambda _phase, _url, _pid: None
+    quiet: bool = True
+    """Show no progress of the windows."""
     target: str | None = None
     """A running server to drive by load alone, in place of an engine of the drill's own. It has no pid here."""
 
@@ -160,7 +163,6 @@ class DrillRun:
             at_once=burst,
             stand_still_seconds=drill.slow_reader_seconds if incident else 0.0,
         )
-        watch = Watch(Endpoint(place.url, timeout_seconds=30.0), SystemClock())
         killer = threading.Timer(SETTLE_SECONDS + seconds / 2, place.kill)
         self.on_ready(phase, place.url, place.pid)
         with traffic:
@@ -169,7 +171,9 @@ class DrillRun:
             try:
                 time.sleep(SETTLE_SECONDS + (_EMPTY_SECONDS if incident and drill.idle_window else 0.0))
                 since = traffic.elapsed()
-                watch.run(seconds, 1.0)
+                with watch_progress(f"{phase} window", seconds, quiet=self.quiet) as on_progress:
+                    watch = Watch(Endpoint(place.url, timeout_seconds=30.0), SystemClock(), on_progress=on_progress)
+                    watch.run(seconds, 1.0)
             except TargetError as error:
                 raise DrillError(f"the engine could not be watched: {error}") from None
             finally:

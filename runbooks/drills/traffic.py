@@ -1,4 +1,4 @@
-"""The experiments' open-loop client on a thread of its own, beside the watch of a drill."""
+"""The experiments' open-loop client on a thread of its own, beside the watch of a drill; `load` is the closed loop."""
 
 import asyncio
 import threading

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from runbooks.errors import ExperimentError
 
-WORDS = (
+_WORDS = (
     "queue", "block", "token", "budget", "stream", "cache", "prompt", "decode", "batch", "kernel", "memory", "step",
     "lock", "trace", "engine", "request", "answer", "window", "signal", "cause", "measure", "compare", "night", "pager",
     "graph", "quiet", "river", "stone", "paper", "silver", "garden", "winter", "letter",
@@ -140,14 +140,15 @@ class Workload:
 
 def prompt_text(arrival: Arrival, salt: str, seed: str) -> str:
     """Words that no other block shares: the salt comes first, so that a prefix cache that another block filled does not help."""
-    shared = _words(f"{salt}/{arrival.prefix_group}", arrival.prefix_words)
-    own = _words(f"{salt}/{seed}", max(1, arrival.prompt_words - arrival.prefix_words))
+    shared = random_words(f"{salt}/{arrival.prefix_group}", arrival.prefix_words)
+    own = random_words(f"{salt}/{seed}", max(1, arrival.prompt_words - arrival.prefix_words))
     return f"{salt}: {' '.join([*shared, *own])}"
 
 
-def _words(seed: str, count: int) -> list[str]:
+def random_words(seed: str, count: int) -> list[str]:
+    """Common words, the same ones for the same seed."""
     source = random.Random(seed)
-    return [source.choice(WORDS) for _ in range(count)]
+    return [source.choice(_WORDS) for _ in range(count)]
 
 
 def read_trace(path: Path) -> list[Arrival]:

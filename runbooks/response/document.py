@@ -53,6 +53,50 @@ def to_html(incident: Incident) -> str:
     return document(title, element("header", element("h1", title)), element("main", *parts))
 
 
+def head_fields(incident: Incident) -> dict[str, object]:
+    return {
+        "id": incident.incident_id,
+        "runbook": incident.runbook,
+        "target": incident.target,
+        "opened_unix": incident.opened,
+        "closed_unix": incident.closed,
+        "outcome": incident.outcome,
+        "plan_only": incident.plan_only,
+    }
+
+
+def incident_fields(incident: Incident) -> dict[str, object]:
+    answer = incident.answer
+    return {
+        **head_fields(incident),
+        "alerts": [
+            {
+                "name": alert.name,
+                "fingerprint": alert.fingerprint,
+                "labels": alert.labels,
+                "annotations": alert.annotations,
+                "starts_at": alert.starts_at,
+                "received_unix": alert.received,
+                "resolved_unix": alert.resolved,
+            }
+            for alert in incident.alerts
+        ],
+        "steps": [
+            {
+                "kind": step.kind,
+                "began_unix": step.began,
+                "ended_unix": step.ended,
+                "intent": step.intent,
+                "result": step.result,
+            }
+            for step in incident.steps
+        ],
+        "answer": None
+        if answer is None
+        else {"approved": answer.approved, "who": answer.who, "given_unix": answer.given},
+    }
+
+
 def _result(incident: Incident, kind: str) -> dict[str, Any]:
     step = incident.last(kind)
     return {} if step is None else step.result

@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
 
+from dashboard import web
 from dashboard.command import THEMES, dashboard_command, default_interval, web_command
 from dashboard.model.view import Page
 from dashboard.theme import ROLES
+from diagnose.errors import SourceError
 from tests.builders import make_steps, with_prefill
 from tests.dashboard.views import DATA
 from tests.diagnose.fake_target import FakeEngine
@@ -84,6 +87,24 @@ def test_sizes_are_checked(size: str):
     done = CliRunner().invoke(dashboard_command, [RECORDING, "--once", "--size", size])
     assert done.exit_code == 2
     assert "is not a size" in done.output
+
+
+def test_a_browser_without_the_extra_and_on_a_port_that_is_taken(monkeypatch):
+    """The command is not run for that: Textual's server would."""
+    monkeypatch.setitem(sys.modules, "textual_serve.server", None)
+    with pytest.raises(SourceError, match=r"textual-serve, which --web needs, .*stallscope\[web\]"):
+        web.serve("stallscope", 0)
+
+    class Taken:
+        def __init__(self, *_: object, **__: object) -> None:
+            raise OSError(98, "Address already in use")
+
+    stand_in = ModuleType("textual_serve.server")
+    vars(stand_in)["Server"] = Taken
+    monkeypatch.setitem(sys.modules, "textual_serve", ModuleType("textual_serve"))
+    monkeypatch.setitem(sys.modules, "textual_serve.server", stand_in)
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1:8750: cannot be served: Address already in use"):
+        web.serve("stallscope", 8750)
 
 
 def test_help_imports_neither_textual_nor_torch():

@@ -15,7 +15,7 @@ from diagnose.dialects.tensorrt_llm import TENSORRT_LLM
 from diagnose.dialects.vllm import VLLM
 from diagnose.errors import TargetError
 from diagnose.exposition import ExpositionParser
-from tests.diagnose.test_dialects import log, signals, verdict
+from tests.diagnose.pages import log, signals, verdict
 
 TRAPS: dict[str, dict[str, str]] = {
     "vllm": {

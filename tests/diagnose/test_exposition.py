@@ -126,9 +126,8 @@ def test_exemplars_and_timestamps_are_no_values():
     assert page.sample_unix == 1_700_000_000.123
 
 
-def test_a_duplicate_series_is_counted_and_the_last_value_wins():
+def test_of_a_duplicate_series_the_last_value_wins():
     page = parse('a{x="1",y="2"} 1\na{y="2",x="1"} 5\n')
-    assert page.duplicates == 1
     assert page.value("a") == 5
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from diagnose.errors import SourceError, TargetError
+from diagnose.observation import GONE_AFTER_FAILURES
 from diagnose.sources import http
 from diagnose.sources.clock import SystemClock
 from diagnose.sources.http import Endpoint
-from diagnose.sources.live import GONE_AFTER_FAILURES, Watch, first_page
+from diagnose.sources.live import Watch, first_page
 from probes.recording import Entry
 from tests.builders import Engine, make_steps
 from tests.diagnose.fake_target import Answer, FakeClock, FakeEngine, FakeTarget, kept_open, raw, serving

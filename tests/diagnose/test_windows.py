@@ -110,8 +110,6 @@ def test_a_histogram_is_its_growth():
     assert window.counts == (10, 3, 1)
     assert window.mean == pytest.approx(2.0)
     assert window.quantile(0.5) == Bounds(0.0, 0.1)
-    assert window.share_above(1.0) == Bounds(1 / 14, 1 / 14)
-    assert window.share_above(0.5) == Bounds(1 / 14, 4 / 14)
 
 
 def test_a_reset_of_a_histogram_resets_all_of_its_buckets():

@@ -22,7 +22,7 @@ def test_the_last_chunk_ships_its_partial_block():
     assert shipping.computed(16) == Shipment(0, 1, 16, False)
     assert shipping.computed(19) is None
     assert shipping.computed(20) == Shipment(1, 2, 20, True)
-    assert shipping.is_done
+    assert shipping.computed(20) is None
 
 
 def test_what_the_receiver_has_is_not_shipped():
