@@ -7,8 +7,8 @@ What a rule says is compared as one line: its verdict, then each piece of eviden
 import re
 from typing import Any
 
-from diagnose.account import PARTS
-from diagnose.case import Case, Excess, make_window
+from diagnose.account import PARTS, analyse_steps
+from diagnose.case import Case, Excess, Window
 from diagnose.hypotheses.base import Hypothesis
 from diagnose.observation import Event
 from diagnose.policy import DEFAULT_POLICY
@@ -39,8 +39,8 @@ def make_case(
     case = GivenCase(
         target=TARGET,
         is_live=True,
-        incident=make_window(signals or make_signals(), DEFAULT_POLICY),
-        baseline=None if baseline is None else make_window(baseline, DEFAULT_POLICY),
+        incident=_window(signals or make_signals()),
+        baseline=None if baseline is None else _window(baseline),
         policy=DEFAULT_POLICY,
         events=events,
         objectives=parse_slo(slo) if slo else (),
@@ -50,6 +50,10 @@ def make_case(
         assert callable(getattr(Case, name)), name
         vars(case)[name] = lambda value=value: value
     return case
+
+
+def _window(signals: Signals) -> Window:
+    return Window(signals, analyse_steps(signals.steps, DEFAULT_POLICY))
 
 
 def judged(rule: Hypothesis, *arguments: Any, **options: Any) -> Judgement:
