@@ -26,7 +26,9 @@ def frontend(run: float | None, delay: float | None = None, **fields: Any) -> Th
 
 def engine(waiting: float | None) -> ThreadUse:
     """None: its stacks were not sampled."""
-    return thread(Role.ENGINE, 0.5, **({} if waiting is None else {"waiting": waiting, "forward": 1 - waiting}))
+    if waiting is None:
+        return thread(Role.ENGINE, 0.5)
+    return thread(Role.ENGINE, 0.5, waiting=waiting, forward=1 - waiting)
 
 
 def host(*threads: ThreadUse) -> Signals:
