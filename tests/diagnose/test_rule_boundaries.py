@@ -263,7 +263,10 @@ def test_a_frontend_binds_when_it_is_busy_and_the_engine_waits_for_it(busy, star
 
 
 _GEOMETRY = {
-    **{"num_parameters": "8000000", "num_layers": "2", "num_query_heads": "4", "head_dim": "50"},
+    "num_parameters": "8000000",
+    "num_layers": "2",
+    "num_query_heads": "4",
+    "head_dim": "50",
     "dtype": "float32",
 }
 
