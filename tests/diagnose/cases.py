@@ -63,11 +63,15 @@ def interference(**over: Any) -> Observation:
 
 def long_contexts(**over: Any) -> Observation:
     """Uniformly slow decode, without prefill: contexts ten times as long as in `short_contexts`."""
-    return watch(make_steps(300, lambda i: Plan(8, 30_000 + 100 * (i * 37 % 200)), READING), info=READING_INFO, **over)
+    return watch(
+        make_steps(300, lambda i: Plan(8, 30_000 + 100 * (i * 37 % 200)), READING), **{"info": READING_INFO} | over
+    )
 
 
 def short_contexts(**over: Any) -> Observation:
-    return watch(make_steps(300, lambda i: Plan(8, 3_000 + 10 * (i * 37 % 200)), READING), info=READING_INFO, **over)
+    return watch(
+        make_steps(300, lambda i: Plan(8, 3_000 + 10 * (i * 37 % 200)), READING), **{"info": READING_INFO} | over
+    )
 
 
 def exhaustion(**over: Any) -> Observation:

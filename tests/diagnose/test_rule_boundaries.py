@@ -10,7 +10,7 @@ from diagnose.slo import parse_reported
 from diagnose.verdict import Stance
 from tests.builders import make_signals
 from tests.diagnose import cases
-from tests.diagnose.cases import finding, look, texts, verdict
+from tests.diagnose.cases import READING_INFO, finding, look, texts, verdict
 
 
 def judged(**fields) -> Diagnosis:
@@ -260,6 +260,35 @@ def test_a_frontend_binds_when_it_is_busy_and_the_engine_waits_for_it(busy, star
     diagnosis = look(cases.looked_at(cases.host(frontend=busy - 0.01, starved=starved)))
     assert verdict(diagnosis, "frontend_bottleneck") == expected
     assert stances(diagnosis, "frontend_bottleneck") == signs
+
+
+_GEOMETRY = {
+    "num_parameters": "8000000",
+    "num_layers": "2",
+    "num_query_heads": "4",
+    "head_dim": "50",
+    "dtype": "float32",
+}
+
+
+@pytest.mark.parametrize(
+    ("info", "flops_ceiling", "baseline", "expected"),
+    [
+        (_GEOMETRY, 100e9, cases.short_contexts, "supported"),  # 2.5 times the bytes in 2.5 times the time, units idle
+        (
+            _GEOMETRY,
+            20e9,
+            cases.short_contexts,
+            "undetermined",
+        ),  # the units are half busy: they may be what takes longer
+        ({}, 100e9, cases.short_contexts, "undetermined"),  # nobody knows how busy they are
+        (_GEOMETRY, 100e9, None, "undetermined"),
+    ],
+)
+def test_between_near_and_far_a_step_that_follows_its_bytes_is_bound_by_them(info, flops_ceiling, baseline, expected):
+    limits = {"bandwidth_bytes_per_second": 15e9, "flops_per_second": flops_ceiling, "info": READING_INFO | info}
+    diagnosis = look(cases.long_contexts(**limits), baseline(**limits) if baseline is not None else None)
+    assert verdict(diagnosis, "bandwidth_saturation") == expected, texts(diagnosis, "bandwidth_saturation")
 
 
 @pytest.mark.parametrize(
