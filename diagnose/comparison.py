@@ -104,7 +104,7 @@ class Comparison:
 def compare(first: Window, second: Window, policy: Policy = DEFAULT_POLICY, *, seed: int = 0) -> Comparison:
     """Deterministic for a seed. The windows may come from different runs of one engine, or from two engines."""
     mismatches = tuple(match_conditions(first, second, policy))
-    settings = differing_settings(first, second)
+    settings = differing_settings(first, second, policy)
     if mismatches:
         return Comparison(Comparability.NOT_COMPARABLE, mismatches, ", ".join(settings), _rows(first, second, policy))
     intervals, reason = _intervals(first, second, policy, seed)

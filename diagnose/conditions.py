@@ -19,7 +19,7 @@ _NO_PROMPT = "0 tokens"
 _MEASURED = "measured in both windows"
 _SETTING_GAUGES = ("max_batched_tokens", "max_sequences")
 _SETTING_LABELS = ("block_size", "kv_blocks", "max_model_len", "prefix_cache", "attention_backend")
-_INSTANCE_LABELS = ("engine_id",)
+_INSTANCE_LABELS = ("engine_id", "debug_url")
 """Labels that tell processes apart and nothing else."""
 _PRECISION = "dtype"
 
@@ -44,14 +44,28 @@ def match_conditions(first: Window, second: Window, policy: Policy) -> list[Mism
         *_warmth(first, second, policy),
         *_precision_stated(first, second),
         *build_mismatches(first, second),
-        *_settings(first, second),
+        *_settings(first, second, policy),
     ]
 
 
-def differing_settings(first: Window, second: Window) -> list[str]:
-    """Settings that a comparison may vary, one at a time: `max_batched_tokens 512 -> 64`."""
+def differing_settings(first: Window, second: Window, policy: Policy) -> list[str]:
+    """Settings that a comparison may vary, one at a time: `max_batched_tokens 512 -> 64`.
+
+    Pools that an engine sized by the memory it found differ by a few blocks from start to start, which is no setting.
+    """
     before, after = _setting_values(first), _setting_values(second)
-    return [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after.get(name)]
+    differing = [name for name in before if before[name] != after[name]]
+    if "kv_blocks" in differing and _alike(before["kv_blocks"], after["kv_blocks"], policy.matched_pool):
+        differing.remove("kv_blocks")
+    return [f"{name} {before[name]} -> {after[name]}" for name in differing]
+
+
+def _alike(first: str, second: str, within: float) -> bool:
+    """Of numbers, `within` a share of the larger one; False where one is unknown."""
+    if not (first.isdecimal() and second.isdecimal()):
+        return False
+    least, most = sorted((int(first), int(second)))
+    return most - least <= within * most
 
 
 def differing_load(first: Window, second: Window, policy: Policy) -> list[str]:
@@ -175,7 +189,7 @@ def build_mismatches(first: Window, second: Window) -> Iterator[Mismatch]:
             yield Mismatch(label, before.get(name, "not stated"), after.get(name, "not stated"), "equal")
 
 
-def _settings(first: Window, second: Window) -> Iterator[Mismatch]:
+def _settings(first: Window, second: Window, policy: Policy) -> Iterator[Mismatch]:
     for name in _SETTING_GAUGES:
         gauges = [window.signals.gauges.get(name) for window in (first, second)]
         texts = [
@@ -183,7 +197,7 @@ def _settings(first: Window, second: Window) -> Iterator[Mismatch]:
         ]
         if any(gauge is not None and len(set(gauge.values)) > 1 for gauge in gauges):
             yield Mismatch(name, texts[0], texts[1], "one value throughout a window")
-    differing = differing_settings(first, second)
+    differing = differing_settings(first, second, policy)
     if len(differing) > 1:
         yield Mismatch("settings", f"{len(differing)} differ", "; ".join(differing), "one")
 

@@ -202,7 +202,7 @@ def changes_since_baseline(case: Case) -> list[str]:
         return []
     build = [f"{m.name} {m.first} -> {m.second}" for m in build_mismatches(case.baseline, case.incident)]
     load = differing_load(case.baseline, case.incident, case.policy)
-    changed = [*build, *differing_settings(case.baseline, case.incident), *load]
+    changed = [*build, *differing_settings(case.baseline, case.incident, case.policy), *load]
     return [f"changed since the baseline: {'; '.join(changed)}"] if changed else []
 
 

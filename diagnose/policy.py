@@ -202,6 +202,9 @@ class Policy:
     matched_others: float = 0.10
     """Traffic of other clients is load as any other: the tolerance of arrivals, as a share of what the target served."""
 
+    matched_pool: float = 0.02
+    """An engine that takes what memory is left finds some blocks more or fewer at each start: up to a fiftieth is no setting."""
+
     matched_speed: float = 0.15
     """Shared hosts change speed in steps of a fifth and more; jitter of the speed index stays well within a seventh."""
 

@@ -16,7 +16,7 @@ from diagnose.commands.output import check_writable, choose_format, write
 from diagnose.conditions import build_mismatches, differing_settings
 from diagnose.errors import DiagnoseError
 from diagnose.observation import observe
-from diagnose.policy import DEFAULT_POLICY
+from diagnose.policy import DEFAULT_POLICY, Policy
 from diagnose.secret_files import read_token
 from diagnose.slo import Objective
 from diagnose.sources.http import Endpoint
@@ -88,7 +88,7 @@ class Settings:
             self._print_plan(plan, arms)
             return 0
         with arms:
-            differences, same = self._differences(arms)
+            differences, same = self._differences(arms, plan.policy)
             question = Question(self.metric, self.matters, self.hypothesis, same_arms=same)
             with _progress(plan, quiet=self.quiet) as on_progress:
                 run = run_blocks(plan, arms, workload, question, on_progress)
@@ -172,7 +172,7 @@ class Settings:
 
     # ---- what differs
 
-    def _differences(self, arms: Arms) -> tuple[tuple[str, ...], bool]:
+    def _differences(self, arms: Arms, policy: Policy) -> tuple[tuple[str, ...], bool]:
         """What can be read of both arms' configuration, and whether the arms are the same. Raises ExperimentError."""
         windows = [_configuration(arms.enter(arm)) for arm in NAMES]
         same = arms.labels["A"] == arms.labels["B"]
@@ -180,7 +180,7 @@ class Settings:
             return ("their configuration is not readable over HTTP",), same
         found = [
             *(f"{m.name} {m.first} -> {m.second}" for m in build_mismatches(windows[0], windows[1])),
-            *differing_settings(windows[0], windows[1]),
+            *differing_settings(windows[0], windows[1], policy),
         ]
         if len(found) > 1 and not self.allow_confounded:
             raise ExperimentError(

@@ -50,6 +50,26 @@ def test_matched_windows_give_differences_with_intervals():
     assert interval_of(rows["stall share"]).high < 0
 
 
+@pytest.mark.parametrize(
+    ("blocks", "knob"),
+    [
+        (("2117", "2120"), ""),
+        (("1000", "980"), ""),
+        (("1000", "979"), "kv_blocks 1000 -> 979"),
+        (("1000", None), "kv_blocks 1000 -> unknown"),
+    ],
+)
+def test_a_pool_that_was_sized_by_what_memory_is_left_is_no_setting(blocks, knob):
+    """Nor is the address of one process, which no other can have."""
+    labels = [
+        {"debug_url": f"http://127.0.0.1:{port}", **({} if number is None else {"kv_blocks": number})}
+        for port, number in enumerate(blocks, 9000)
+    ]
+    found = compare(window(info=labels[0]), window(info=labels[1]))
+    assert found.knob == knob
+    assert not any(mismatch.name.startswith("build") for mismatch in found.mismatches)
+
+
 @covers("S2.16")
 def test_ttft_and_itl_are_always_both_there():
     assert [row.name for row in compare(window(), window()).rows] == NAMES
