@@ -118,11 +118,11 @@ class BlockPool:
         blocks = free[split:]
         del free[split:]
         blocks.reverse()
-        if num_evicted > 0:
-            blocks += self._evict(num_evicted)
         ref_counts = self._ref_counts
         for block_id in blocks:
             ref_counts[block_id] = 1
+        if num_evicted > 0:
+            blocks += self._evict(num_evicted)
         self.allocations += num_blocks
         return blocks
 
@@ -193,27 +193,28 @@ class BlockPool:
 
     def drop_reclaimable(self) -> int:
         """Gives up the content of every reclaimable block; returns how many became free. Not counted as evictions."""
-        dropped = self._forget(self._num_reclaimable)
+        dropped = self._forget(self._num_reclaimable, ref_count=0)
         self._free += dropped
         if self._observer is not None:
             self._observer.dropped()
         return len(dropped)
 
     def _evict(self, num_blocks: int) -> list[int]:
-        evicted = self._forget(num_blocks)
+        evicted = self._forget(num_blocks, ref_count=1)
         self.evictions += num_blocks
         if self._observer is not None:
             self._observer.evicted(evicted, self._clock_ns())
         return evicted
 
-    def _forget(self, num_blocks: int) -> list[int]:
-        """Takes the next ones to be evicted out of the bucket, their content given up."""
-        newer, cached, end = self._newer, self._cached, self._end
+    def _forget(self, num_blocks: int, *, ref_count: int) -> list[int]:
+        """Takes the next ones to be evicted out of the bucket, their content given up; `ref_count`: what they have then."""
+        newer, cached, ref_counts, end = self._newer, self._cached, self._ref_counts, self._end
         blocks: list[int] = []
         block_id = newer[end]
         for _ in range(num_blocks):
             blocks.append(block_id)
             cached[block_id] = 0
+            ref_counts[block_id] = ref_count
             block_id = newer[block_id]
         newer[end], self._older[block_id] = block_id, end
         self._num_reclaimable -= num_blocks

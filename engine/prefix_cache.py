@@ -361,9 +361,11 @@ class HashChainIndex:
     def forget(self, block_ids: Sequence[int]) -> None:
         """Unlinks blocks; those that are not indexed are left alone. What leads to others stays known to those only."""
         nodes, node_of = self._nodes, self._node_of
-        size = len(node_of)
         for block_id in block_ids:
-            node = node_of[block_id] if block_id < size else None
+            try:
+                node = node_of[block_id]
+            except IndexError:  # no block with an id so high was ever filed; costs nothing where it does not happen
+                continue
             if node is not None:
                 del nodes[node.preimage]
                 node_of[block_id] = None

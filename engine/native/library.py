@@ -14,14 +14,17 @@ LANES = 8
 """Sizes that kernels run along are multiples of this."""
 
 _P, _N = c_void_p, c_int64
-_SIGNATURES = {
+_LONG = {
     "stallscope_linear": [_P, _P, _P, _P, _N, _N, _N, c_int32],
+    "stallscope_decode_attention": [_P] * 6 + [_N] * 7 + [c_float, c_int32],
+}
+_SHORT = {
     "stallscope_rms_norm": [_P, _P, _P, _N, _N, c_float],
     "stallscope_silu_mul": [_P, _P, _N, _N, c_int32],
     "stallscope_rotate": [_P, _P, _P, _P, _N, _N, _N, _N],
     "stallscope_store": [_P, _P, _P, _P, _P, _N, _N, _N, _N],
-    "stallscope_decode_attention": [_P] * 6 + [_N] * 7 + [c_float, c_int32],
 }
+"""Some microseconds: they keep the interpreter lock, as a thread that gives it up may wait 5 ms until it has it again."""
 
 
 class Unavailable(Exception):
@@ -41,9 +44,11 @@ class Library:
             raise Unavailable("were built from another kernels.cpp (python -m engine.native.build)")
         if not self._functions.stallscope_runs_here():
             raise Unavailable("use instructions that this processor lacks")
-        for name, types in _SIGNATURES.items():
-            getattr(self._functions, name).argtypes = types
-            getattr(self._functions, name).restype = None
+        self._short = ctypes.PyDLL(str(path))
+        for functions, signatures in ((self._functions, _LONG), (self._short, _SHORT)):
+            for name, types in signatures.items():
+                getattr(functions, name).argtypes = types
+                getattr(functions, name).restype = None
         self._functions.stallscope_decode_attention.restype = c_int32
         self._threads = threads
 
@@ -66,21 +71,21 @@ class Library:
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """x [rows, size] -> the same."""
         out = torch.empty_like(x)
-        self._functions.stallscope_rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), *x.shape, epsilon)
+        self._short.stallscope_rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), *x.shape, epsilon)
         return out
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """[rows, 2 * size] -> silu(gate) * up, [rows, size]."""
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty((rows, size))
-        self._functions.stallscope_silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, size, self._threads)
+        self._short.stallscope_silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, size, self._threads)
         return out
 
     def rotate(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """heads [rows, heads, dim], cos and signed sin [rows, 1, dim] -> [rows, heads, dim], contiguous."""
         rows, num_heads, dim = heads.shape
         out = torch.empty((rows, num_heads, dim))
-        self._functions.stallscope_rotate(
+        self._short.stallscope_rotate(
             heads.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr(), rows, num_heads, dim, heads.stride(0)
         )
         return out
@@ -88,7 +93,7 @@ class Library:
     def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """key, value [rows, kv_heads, dim] into rows `slots` (int64) of keys, values: one layer's pool."""
         rows, kv_heads, dim = key.shape
-        self._functions.stallscope_store(
+        self._short.stallscope_store(
             key.data_ptr(),
             value.data_ptr(),
             keys.data_ptr(),
