@@ -40,6 +40,7 @@ def host(*threads: ThreadUse) -> Signals:
         (host(), "undetermined ?what"),
         (host(engine(0.5)), "undetermined ?what"),
         (host(frontend(None, 0.9), engine(0.5)), "undetermined ?what"),
+        (host(frontend(0.0), engine(0.5)), "refuted -0"),
         (host(frontend(0.8), engine(0.3)), "supported +0.8 +0.3"),
         (host(frontend(0.5, 0.3), engine(0.3)), "supported +0.8 +0.3"),
         (host(frontend(0.79), engine(0.3)), f"undetermined -0.79 +0.3 {OPEN}"),
