@@ -62,7 +62,7 @@ def test_a_line_that_waits_beside_idleness(signals, expected):
     assert says(RULE, signals) == expected
 
 
-THREE = {"waiting": (1, 1, 1), "started": None}
+THREE: dict[str, Any] = {"waiting": (1, 1, 1), "started": None}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ def frontend(run: float | None, delay: float | None = None, **fields: Any) -> Th
 
 def engine(waiting: float | None) -> ThreadUse:
     """None: its stacks were not sampled."""
-    return thread(Role.ENGINE, 0.5, **({} if waiting is None else {"waiting": waiting, "forward": 1 - waiting}))
+    doing: dict[str, Any] = {} if waiting is None else {"waiting": waiting, "forward": 1 - waiting}
+    return thread(Role.ENGINE, 0.5, **doing)
 
 
 def host(*threads: ThreadUse) -> Signals:
