@@ -71,6 +71,8 @@ class HardFailure(Hypothesis):
             argument.say(
                 Stance.CONTEXT,
                 f"it began {seconds(max(waits))} before the message: look there, not at its time",
+                value=max(waits),
+                unit="s",
                 source="log",
             )
         if len(set(at.values())) > 1:

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.hypotheses.client_artifact import ClientArtifact
-from diagnose.signals import Signals
+from diagnose.signals import HistogramWindow, Signals
 from probes.catalog import LATENCY_BOUNDS_SECONDS
 from tests.builders import make_signals
 from tests.diagnose.rules.alone import judged, says
@@ -41,6 +41,12 @@ def gaps(seconds: float = 0.045, count: int = 100) -> Signals:
 )
 def test_what_clients_report_against_the_engines_bucket(signals, reported, expected):
     assert says(RULE, signals, reported=reported) == expected
+
+
+def test_a_bucket_that_ends_at_nothing_is_no_measure():
+    signals = make_signals()
+    signals.histograms["inter_token_latency"] = HistogramWindow((0.0, 1.0), (100.0, 0.0, 0.0), 0.0, "x_seconds")
+    assert says(RULE, signals, reported="itl_p99=100ms") == f"undetermined .inf {OPEN}"
 
 
 def test_step_records_give_the_engines_quantile_exactly():

@@ -71,8 +71,8 @@ def timeout(rank: int | None, number: int = 5, ran: int | None = None) -> Event:
         ([timeout(0, 6), timeout(1, 5), timeout(2, 7)], "refuted . .1 -"),
         ([timeout(3, 5)], "refuted . -"),
         ([timeout(None)], "refuted . -"),
-        ([timeout(None, ran=1000)], "refuted . . -"),
-        ([timeout(0, 6, ran=1000), timeout(1, 5, ran=3000)], "refuted . . .1 -"),
+        ([timeout(None, ran=1000)], "refuted . .1 -"),
+        ([timeout(0, 6, ran=1000), timeout(1, 5, ran=3000)], "refuted . .3 .1 -"),
     ],
 )
 def test_of_the_ranks_that_time_out_the_one_with_the_lowest_number_is_behind(told, expected):

@@ -52,6 +52,13 @@ def test_queue_times(signals, moved, expected):
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("signals", "end"), [(times(0.5, 1.0), "first token"), (times(0.5, None, 1.0), "end of a request")]
+)
+def test_up_to_what_the_queue_is_a_share_is_told(signals, end):
+    assert f" to the {end} (50 %, means)" in judged(RULE, signals, itl_moved=False).evidence[0].text
+
+
 def test_a_page_without_waiting_requests_is_judged_by_its_times():
     signals = times(0.5, 1.0)
     del signals.gauges["waiting"]
