@@ -132,8 +132,9 @@ def _rank(finding: Finding) -> tuple[int, float]:
 def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | None) -> str | None:
     """The supported cause with the largest share of the excess; a dead target first; a benign one only if it stands alone.
 
-    None when too much of the excess is unexplained, or when the best cause explains under a tenth of it. Where nothing can be
-    apportioned (no step records, no histograms that would do) see `_without_account`.
+    A queue that holds most of what requests lost leads whatever the account, which begins at the first token, says of their
+    gaps. None when too much of the excess is unexplained, or when the best cause explains under a tenth of it. Where nothing can
+    be apportioned (no step records, no histograms that would do) see `_without_account`.
     """
     if any(event.kind in ("gone", "engine_dead") for event in case.events):
         return "hard_failure"
@@ -143,6 +144,9 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     ]
     if outside:
         return outside[0].name
+    before = [f for f in causes if f.name in _BEFORE]
+    if len(before) == 1 and _waits_dominate(case):
+        return before[0].name
     if causes:
         if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
             return None
@@ -162,6 +166,23 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
 _OUTSIDE = frozenset({"frontend_bottleneck"})
 """Causes that delay tokens after the engine's own stamp, which the account ends with. Their share is one of all lateness: from
 half of it on nothing in the account can have more, complete or not."""
+
+_BEFORE = frozenset({"admission_stall", "kv_exhaustion", "queue_overload", "sequence_cap"})
+"""Causes that delay requests before their first token, where the account, which is one of gaps between tokens, begins."""
+
+
+def _waits_dominate(case: Case) -> bool:
+    """Whether most of what a request lost against the baseline is its wait in the queue, and not its slower tokens."""
+    baseline, decoded = case.baseline, case.signals.delta("tokens_decode")
+    now = case.signals.histograms.get("queue_time")
+    before = None if baseline is None else baseline.signals.histograms.get("queue_time")
+    gap, usual = case.incident.mean_gap(), None if baseline is None else baseline.mean_gap()
+    if now is None or now.mean is None or before is None or decoded is None or gap is None or usual is None:
+        return False
+    waited = now.mean - (before.mean or 0.0)
+    slower = max(0.0, gap - usual) * decoded / now.count
+    return waited >= case.policy.noticeable_queue_seconds and waited >= case.policy.dominant_share * (waited + slower)
+
 
 _CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "preemption_storm": frozenset({"kv_exhaustion"}),

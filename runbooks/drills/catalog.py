@@ -61,7 +61,7 @@ class Drill:
         return " or ".join(self.primary)
 
 
-_SHARED = "rate=1.5,prompt=300,output=4-8,prefix=256"
+_SHARED = "rate=5,prompt=1000,output=4-8,prefix=960"
 _LONG_CONTEXTS = "rate=6,prompt=2500,output=3000,prefix=2460"
 """One prefix, computed once and read by every stream at every step. A model whose steps read too little hardly notices."""
 _SHORT_STREAMS = ("rate=5,prompt=24,output=30-60",)
@@ -172,7 +172,7 @@ DRILLS: dict[str, Drill] = {
             "cache_thrashing",
             "shared prefixes of several times the pool",
             "ghost hits: evicted blocks that are asked for again",
-            options=("--kv-blocks", "160"),
+            options=("--kv-blocks", "400"),
             quiet=(*_QUIET, f"{_SHARED},groups=3"),
             loads=(*_QUIET, f"{_SHARED},groups=25"),
             symptom=Symptom.EITHER,
@@ -185,7 +185,7 @@ DRILLS: dict[str, Drill] = {
             "hit rate against the baseline, and what became of evicted blocks",
             options=("--kv-blocks", "2048"),
             quiet=(*_QUIET, f"{_SHARED},groups=3"),
-            loads=(*_QUIET, "rate=1.5,prompt=300,output=4-8"),
+            loads=(*_QUIET, "rate=5,prompt=1000,output=4-8"),
             symptom=Symptom.EITHER,
             primary=("cache_prefix_broken", "prefill_interference"),
             required=("cache_prefix_broken",),
@@ -291,7 +291,7 @@ DRILLS: dict[str, Drill] = {
             "thrashing_and_overload",
             "two at once: shared prefixes of several times the pool, and more requests than sequence slots",
             "ghost hits, and running requests against the cap",
-            options=("--kv-blocks", "160", "--max-sequences", "6"),
+            options=("--kv-blocks", "400", "--max-sequences", "6"),
             quiet=(*_QUIET, f"{_SHARED},groups=3"),
             loads=("rate=3,prompt=24,output=150-300", f"{_SHARED},groups=25"),
             symptom=Symptom.EITHER,

@@ -11,6 +11,7 @@ from diagnose.errors import SourceError
 from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.observation import Event
+from diagnose.signals import Signals
 from diagnose.slo import parse_slo
 from diagnose.units import binary_bytes, parse_duration, percent, printable, seconds
 from diagnose.verdict import Argument, Judgement, Verdict
@@ -278,3 +279,39 @@ def test_figures_out():
     ]  # fmt: skip
     assert [percent(v) for v in (0, 0.004, 0.5, 1)] == ["0 %", "0.4 %", "50 %", "100 %"]
     assert printable("a\x1b[31mb\nc é") == "a?[31mb?c é"
+
+
+def served(gap: float, wait: float | None) -> Signals:
+    """A hundred requests with a hundred tokens each."""
+    waits = {} if wait is None else {"queue_time": {wait: 100}}
+    return make_signals(counters={"tokens_decode": 10_000}, histograms={"inter_token_latency": {gap: 9_900}, **waits})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (served(0.01, 0.0), served(0.02, 0.98), "prefill_interference"),  # 0.98 s in the queue, 1 s by slower tokens
+        (served(0.01, 0.0), served(0.02, 1.02), "sequence_cap"),
+        (served(0.01, 1.0), served(0.02, 1.98), "prefill_interference"),
+        (served(0.01, 1.0), served(0.02, 2.02), "sequence_cap"),
+        (served(0.01, 0.0), served(0.01, 0.09), "prefill_interference"),  # nobody feels it
+        (served(0.01, 0.0), served(0.01, 0.11), "sequence_cap"),
+        (served(0.02, 0.0), served(0.01, 0.11), "sequence_cap"),
+        (served(0.01, None), served(0.02, 9.0), "prefill_interference"),
+        (served(0.01, 0.0), served(0.02, None), "prefill_interference"),
+        (None, served(0.02, 9.0), "prefill_interference"),
+    ],
+)
+def test_a_queue_that_holds_most_of_what_requests_lost_leads(before, now, expected):
+    """The account is one of gaps between tokens: it says nothing of the time before the first."""
+    case = diagnose("t", now, before).case
+    findings = [found("prefill_interference", Verdict.SUPPORTED, 0.9), found("sequence_cap", Verdict.SUPPORTED)]
+    assert choose_primary(findings, case, None) == expected
+    alone = [found("prefill_interference", Verdict.SUPPORTED, 0.9)]
+    assert choose_primary(alone, case, None) == "prefill_interference"
+
+
+def test_of_two_queues_neither_leads_for_being_one():
+    case = diagnose("t", served(0.02, 9.0), served(0.01, 0.0)).case
+    findings = [found(name, Verdict.SUPPORTED) for name in ("sequence_cap", "kv_exhaustion", "transfer_stall")]
+    assert choose_primary(findings, case, None) is None
