@@ -25,7 +25,7 @@ def load(engine, tmp_path_factory):
     """Options of every comparison here. On a test machine a late client and a changed speed are not what a test is about."""
     path = tmp_path_factory.mktemp("policy") / "noisy.toml"
     path.write_text(
-        "[thresholds]\nmatched_speed = 1.0\nclient_lag = 1.0\nclient_late_sends = 1.0\nmatched_arrivals = 0.5\n"
+        "[thresholds]\nmatched_speed = 1.0\nclient_lag = 3.0\nclient_late_sends = 1.0\nmatched_arrivals = 0.5\n"
         "matched_error_rate = 0.2\n"
     )
     return [*interference(measure_pace(engine.url, WORDS), WORDS, TOKENS), *SHORT, "--policy", str(path)]
