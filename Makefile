@@ -20,7 +20,7 @@ demo: $(VENV)/.engine
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
 
-# Comparisons of a real engine's speed under two settings: some minutes, on a machine that does nothing else.
+# Comparisons of a real engine's speed under two settings: half an hour, on a machine that does nothing else.
 proofs: $(VENV)/.dev
 	$(BIN)/python -m pytest -m proof
 

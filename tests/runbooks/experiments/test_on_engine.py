@@ -8,15 +8,15 @@ from runbooks.drills.engine_process import EngineProcess
 from tests.pressure import skip_when_starved
 from tests.runbooks.experiments.on_engine import BUDGETS, OthersWhen, compare, interference, knob, measure_pace
 
-pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(600)]
-WORDS, TOKENS = 150, 40
-SHORT = ["--block", "4s", "--washout", "1s", "--drain", "20s"]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.model, pytest.mark.timeout(1800)]
+WORDS, TOKENS = 400, 80
+BLOCK = ["--block", "24s", "--washout", "6s", "--drain", "12s"]
 
 
 @pytest.fixture(scope="module")
 def engine():
     skip_when_starved()
-    with EngineProcess(["--model", "tiny", "--max-batched-tokens", str(BUDGETS[0]), "--threads", "1"]) as engine:
+    with EngineProcess(["--model", "smollm2", "--max-batched-tokens", str(BUDGETS[0]), "--threads", "1"]) as engine:
         yield engine
 
 
@@ -25,10 +25,10 @@ def load(engine, tmp_path_factory):
     """Options of every comparison here. On a test machine a late client and a changed speed are not what a test is about."""
     path = tmp_path_factory.mktemp("policy") / "noisy.toml"
     path.write_text(
-        "[thresholds]\nmatched_speed = 1.0\nclient_lag = 3.0\nclient_late_sends = 1.0\nmatched_arrivals = 0.5\n"
+        "[thresholds]\nmatched_speed = 1.0\nclient_lag = 1.0\nclient_late_sends = 1.0\nmatched_arrivals = 0.5\n"
         "matched_error_rate = 0.2\n"
     )
-    return [*interference(measure_pace(engine.url, WORDS), WORDS, TOKENS), *SHORT, "--policy", str(path)]
+    return [*interference(measure_pace(engine.url, WORDS), WORDS, TOKENS), *BLOCK, "--policy", str(path)]
 
 
 @pytest.fixture(scope="module")
