@@ -182,6 +182,7 @@ def test_one_disturbed_step_hardly_moves_the_floor():
 
 PATHS = sorted(name for name in vars(Recorder) if name.startswith("on_"))
 FAULTS: dict[str, tuple[Any, ...]] = {
+    "on_delivered": ("not a number",),
     "on_device_time": (0, ("not", "numbers")),
     "on_failure": ([],),
     "on_first_scheduled": ("not a number",),
