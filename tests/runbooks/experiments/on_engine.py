@@ -54,11 +54,11 @@ def measure_pace(url: str, words: int) -> Pace:
 
 
 def interference(pace: Pace, words: int, tokens: int) -> list[str]:
-    """Options of the command: long prompts for two fifths of the time, beside about three streams of `tokens`."""
+    """Options of the command: long prompts for two fifths of the time, in every block alike, beside about three streams."""
     long_rate, stream_rate = 0.4 / pace.prompt, 3 / (tokens * pace.token / 0.6)
     return [
         *("--load", f"rate={stream_rate:.2g},prompt=12,output={tokens}"),
-        *("--load", f"rate={long_rate:.2g},prompt={words},output=2"),
+        *("--load", f"rate={long_rate:.2g},arrivals=constant,prompt={words},output=2"),
     ]
 
 
