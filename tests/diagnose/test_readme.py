@@ -91,7 +91,7 @@ def test_accuracy_figures_are_those_of_the_latest_run():
     rows = re.findall(
         r"^\| .*? \| ([\d.]+) % \(([\d.]+-[\d.]+)\) \| ([\d.]+) % \(([\d.]+-[\d.]+)\) \|$", README, re.MULTILINE
     )
-    assert len(rows) == 5
+    assert len(rows) == 9
     for right, right_interval, wrong, wrong_interval in rows:
         shown = rf"\| {right} % \([\d/]+; {right_interval}\) \| {wrong} % \([\d/]+; {wrong_interval}\) \|"
         assert re.search(shown, results), (right, wrong)
