@@ -106,15 +106,20 @@ class BackgroundTraffic:
             time.sleep(self._stand_still)
 
 
+def _answer(url: str, arrival: Arrival, drain_seconds: float, salt: str) -> Stream:
+    """What a lone request gets within so many seconds."""
+
+    async def ask() -> Traffic:
+        client = Client(url, await first_model(url), drain_seconds=drain_seconds)
+        return await client.run([arrival], 0.0, salt)
+
+    return asyncio.run(ask()).streams[0]
+
+
 def measure_pace(url: str) -> Pace:
     """Asks for one answer of an otherwise idle engine. Raises DrillError."""
-
-    async def ask(tokens: int) -> Traffic:
-        client = Client(url, await first_model(url), drain_seconds=_JOIN_SECONDS)
-        return await client.run([Arrival(0.0, _PACE_WORDS, tokens, 0, 0)], 0.0, "pace")
-
     for tokens in _PACE_TOKENS:
-        stream = asyncio.run(ask(tokens)).streams[0]
+        stream = _answer(url, Arrival(0.0, _PACE_WORDS, tokens, 0, 0), _JOIN_SECONDS, "pace")
         if stream.error is None and (seconds := _pace_of(stream, tokens)) is not None:
             return Pace(seconds, (stream.prompt_tokens or _PACE_WORDS) / _PACE_WORDS)
     raise DrillError(f"a lone request was not answered in {_JOIN_SECONDS:g} s ({stream.error or 'too slow'})")
@@ -134,12 +139,7 @@ def warm_prefix(url: str, arrivals: Sequence[Arrival], pace: Pace, salt: str) ->
     """Has the prefix that the arrivals share computed once, and waits for it. Raises DrillError."""
     first = arrivals[0]
     alone = pace.in_words(first._replace(prompt_words=first.prefix_words + 1, output_tokens=1))
-
-    async def ask() -> Traffic:
-        client = Client(url, await first_model(url), drain_seconds=_WARM_SECONDS)
-        return await client.run([alone], 0.0, salt)
-
-    if asyncio.run(ask()).streams[0].ended is None:
+    if _answer(url, alone, _WARM_SECONDS, salt).ended is None:
         raise DrillError(f"a shared prefix of {first.prefix_words} tokens was not computed in {_WARM_SECONDS:g} s")
 
 
