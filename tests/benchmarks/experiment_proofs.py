@@ -10,10 +10,18 @@ import argparse
 import sys
 
 from runbooks.drills.engine_process import EngineProcess
-from tests.runbooks.experiments.on_engine import BUDGETS, OthersWhen, interference, knob, measure_pace, run_command
+from tests.runbooks.experiments.on_engine import (
+    BLOCK,
+    BUDGETS,
+    TOKENS,
+    WORDS,
+    OthersWhen,
+    interference,
+    knob,
+    measure_pace,
+    run_command,
+)
 
-WORDS, TOKENS = 400, 80
-BLOCK = ["--block", "24s", "--washout", "6s", "--drain", "12s"]
 NAMES = ("budget", "same", "cap", "others")
 
 

@@ -22,6 +22,9 @@ from runbooks.drills.load import prompt_text
 
 ROOT = Path(__file__).resolve().parents[3]
 BUDGETS = 1024, 128
+WORDS, TOKENS = 400, 80
+"""Of a long prompt, and of a stream's answer."""
+BLOCK = ["--block", "24s", "--washout", "6s", "--drain", "12s"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,19 @@ import pytest
 
 from runbooks.drills.engine_process import EngineProcess
 from tests.pressure import skip_when_starved
-from tests.runbooks.experiments.on_engine import BUDGETS, OthersWhen, compare, interference, knob, measure_pace
+from tests.runbooks.experiments.on_engine import (
+    BLOCK,
+    BUDGETS,
+    TOKENS,
+    WORDS,
+    OthersWhen,
+    compare,
+    interference,
+    knob,
+    measure_pace,
+)
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.model, pytest.mark.timeout(1800)]
-WORDS, TOKENS = 400, 80
-BLOCK = ["--block", "24s", "--washout", "6s", "--drain", "12s"]
 
 
 @pytest.fixture(scope="module")
