@@ -89,6 +89,22 @@ class Excess:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """What the mean request lost against the baseline, seconds."""
+
+    waiting: float
+    slower_tokens: float
+    slowdown: float
+    """Mean gap between tokens over the baseline's."""
+
+    def waiting_share(self, *, held: bool) -> float:
+        """Of all that was lost. `held`: what is waited for, a slot or blocks, others hold until their last token; of a wait
+        behind tokens that are n times slower 1/n is the queue's own then, and the rest their loss too."""
+        own = self.waiting / max(1.0, self.slowdown) if held else self.waiting
+        return own / (self.waiting + self.slower_tokens) if own > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     target: str
     """How the target is named: its URL, or the files that stand for it."""
@@ -182,6 +198,18 @@ class Case:
             return None
         now, before = self.incident.mean_gap(), self.baseline.mean_gap()
         return now / before if now is not None and before else None
+
+    def lost_against_baseline(self) -> Lost | None:
+        """In the queue, and by slower tokens. None without queue times or tokens of both windows."""
+        slowdown, decoded = self.mean_shift(), self.signals.delta("tokens_decode")
+        now = self.signals.histograms.get("queue_time")
+        if self.baseline is None or slowdown is None or decoded is None or now is None or now.mean is None:
+            return None
+        before, usual = self.baseline.signals.histograms.get("queue_time"), self.baseline.mean_gap()
+        if before is None or usual is None:
+            return None
+        slower = max(0.0, slowdown - 1) * usual * decoded / now.count
+        return Lost(now.mean - (before.mean or 0.0), slower, slowdown)
 
     def itl_moved(self) -> bool | None:
         """Whether inter-token latency shows a symptom at all; None when nothing can say."""

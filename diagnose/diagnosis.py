@@ -145,7 +145,7 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     if outside:
         return outside[0].name
     before = [f for f in causes if f.name in _BEFORE]
-    if len(before) == 1 and _waits_dominate(case):
+    if len(before) == 1 and _waits_dominate(case, before[0].name):
         return before[0].name
     if causes:
         if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
@@ -171,17 +171,16 @@ _BEFORE = frozenset({"admission_stall", "kv_exhaustion", "queue_overload", "sequ
 """Causes that delay requests before their first token, where the account, which is one of gaps between tokens, begins."""
 
 
-def _waits_dominate(case: Case) -> bool:
+_HELD = frozenset({"kv_exhaustion", "sequence_cap"})
+"""What requests wait for there, blocks or a slot, others hold until their last token."""
+
+
+def _waits_dominate(case: Case, cause: str) -> bool:
     """Whether most of what a request lost against the baseline is its wait in the queue, and not its slower tokens."""
-    baseline, decoded = case.baseline, case.signals.delta("tokens_decode")
-    now = case.signals.histograms.get("queue_time")
-    before = None if baseline is None else baseline.signals.histograms.get("queue_time")
-    gap, usual = case.incident.mean_gap(), None if baseline is None else baseline.mean_gap()
-    if now is None or now.mean is None or before is None or decoded is None or gap is None or usual is None:
+    lost = case.lost_against_baseline()
+    if lost is None or lost.waiting < case.policy.noticeable_queue_seconds:
         return False
-    waited = now.mean - (before.mean or 0.0)
-    slower = max(0.0, gap - usual) * decoded / now.count
-    return waited >= case.policy.noticeable_queue_seconds and waited >= case.policy.dominant_share * (waited + slower)
+    return lost.waiting_share(held=cause in _HELD) >= case.policy.dominant_share
 
 
 _CONSEQUENCES: Mapping[str, frozenset[str]] = {

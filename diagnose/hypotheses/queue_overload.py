@@ -12,8 +12,9 @@ class QueueOverload(Hypothesis):
     Symptom: time to first token grows without bound while running streams keep their pace.
     Mechanism: arrivals exceed service; every request waits for those before it. Inter-token latency does not move.
     Refuted when: queue time is small, or a small share of the time to first token; or nothing waits throughout.
-    Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved; not where
-    a cap that is not told would look the same, nor without a baseline beside long contexts. Without queue times: more requests
+    Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved, or moved
+    while more tokens a second are computed than in the baseline and the wait is most of what requests lost; not where a cap
+    that is not told would look the same, nor without a baseline beside long contexts. Without queue times: more requests
     wait than run at every line of a log, the line moves, and running ones keep their pace.
     Proves nothing: a high number of running requests.
     Measure next: arrival rate against completion rate; queue time as a share of the time to first token.
@@ -58,9 +59,8 @@ class QueueOverload(Hypothesis):
             argument.lacks(held.measurement, held.decides, held.command)
             return argument.conclude(Verdict.UNDETERMINED)
         moved = case.itl_moved() if case.itl_moved() is not None else _steps_moved(case)
-        if not dominates or moved is None or moved:
-            if moved:
-                argument.say(Stance.AGAINST, "inter-token latency is disturbed as well: the service itself slowed down")
+        more_to_do = bool(moved) and self._serves_more(case, argument)
+        if not dominates or moved is None or (moved and not more_to_do):
             argument.lacks(
                 "arrival and completion rates over a longer window, with inter-token latency undisturbed",
                 "a queue behind a slowed service is a consequence, not the cause",
@@ -68,6 +68,25 @@ class QueueOverload(Hypothesis):
             )
             return argument.conclude(Verdict.UNDETERMINED)
         return argument.conclude(Verdict.SUPPORTED)
+
+    def _serves_more(self, case: Case, argument: Argument) -> bool:
+        """Whether tokens are slower because there is more to do: more are computed than in the baseline, and waiting is most of
+        what requests lost. Else the service itself is slower, and a queue behind it a consequence."""
+        lost, policy, signals = case.lost_against_baseline(), case.policy, case.signals
+        more = _computed(case)
+        if lost is None or more is None or more < policy.shift_ratio:
+            argument.say(Stance.AGAINST, "inter-token latency is disturbed as well: the service itself slowed down")
+            return False
+        held = any(signals.peak(name) != 0 for name in ("waiting_blocks", "waiting_sequences"))  # or no reason is told
+        share = lost.waiting_share(held=held)
+        argument.say(
+            Stance.FOR if share >= policy.dominant_share else Stance.AGAINST,
+            f"{more:.1f}x as many tokens a second are computed as in the baseline, and requests wait {seconds(lost.waiting)} "
+            f"longer: that is {percent(share)} of what they lost, slower tokens are the rest",
+            value=share,
+            unit="share",
+        )
+        return share >= policy.dominant_share
 
     def _held_by_another(self, case: Case) -> Missing | None:
         """What would tell, where a limit or a slowed service that cannot be seen would make the same queue."""
@@ -162,6 +181,17 @@ class QueueOverload(Hypothesis):
             samples=found.samples,
         )
         return steady
+
+
+def _computed(case: Case) -> float | None:
+    """Tokens computed a second, of prompts and of outputs, over those in the baseline."""
+    rates: list[float] = []
+    for window in (case.incident, case.baseline):
+        if window is None or not window.signals.length_seconds:
+            return None
+        counts = [window.signals.delta(name) for name in ("tokens_prefill", "tokens_decode")]
+        rates.append(sum(count for count in counts if count is not None) / window.signals.length_seconds)
+    return rates[0] / rates[1] if rates[1] > 0 else None
 
 
 def _steps_moved(case: Case) -> bool | None:

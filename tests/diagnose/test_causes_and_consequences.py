@@ -1,6 +1,7 @@
 """What follows from something else is not called the cause, and what looks like a second cause is told apart."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.signals import Signals
 from tests.builders import Machine, Plan, make_signals, make_steps, varied, watch
 from tests.diagnose import cases
-from tests.diagnose.cases import TARGET, look, texts, verdict
+from tests.diagnose.cases import READING, READING_INFO, TARGET, look, texts, verdict
 
 
 def test_a_queue_behind_a_cap_follows_from_the_cap():
@@ -20,6 +21,16 @@ def test_a_queue_behind_a_cap_follows_from_the_cap():
         assert verdict(found, "queue_overload") == "supported"
         assert verdict(found, "sequence_cap") == "supported"
         assert found.primary == "sequence_cap"
+
+
+@pytest.mark.parametrize(("usual_context", "expected"), [(3_000, "bandwidth_saturation"), (16_000, "sequence_cap")])
+def test_what_is_waited_for_ends_one_token_at_a_time(usual_context: int, expected: str):
+    """Behind tokens 2.3 times as slow most of a wait is theirs, however long it is; behind tokens 1.6 times as slow not."""
+    full: dict[str, Any] = {"num_running": 64, "num_waiting": 95, "waiting_by_reason": {"max_sequences": 95}}
+    usual = make_steps(300, lambda i: Plan(8, usual_context + 10 * (i * 37 % 200)), READING)
+    found = look(cases.long_contexts(ttft=300.2, queue=300.0, **full), watch(usual, ttft=0.2, info=READING_INFO))
+    assert {f.name for f in found.findings if f.is_supported} >= {"bandwidth_saturation", "sequence_cap"}
+    assert found.primary == expected
 
 
 def test_a_queue_without_a_cap_that_binds_stays_the_cause():

@@ -1,5 +1,6 @@
 """Each condition of queue_overload, from both sides."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,3 +179,64 @@ def counted(waiting: Any = (2, 2), running: Any = (2, 2), load: Any = STEADY, **
 )
 def test_without_queue_times_the_numbers_waiting_and_running_tell(signals, expected):
     assert says(RULE, signals) == expected
+
+
+def busier(
+    tokens: float = 0, prompts: float = 0, *, queue: float, gap: float, first: float | None = None, **gauges: Any
+) -> Signals:
+    """Ten requests that waited `queue` seconds each, and 100 gaps of `gap` seconds between what was generated."""
+    histograms = {"queue_time": {queue: 10} if queue else {}, "time_to_first_token": {first or queue * 1.25: 10}}
+    return make_signals(
+        counters={"tokens_decode": tokens, "tokens_prefill": prompts},
+        histograms=histograms | {"inter_token_latency": {gap: 100}},
+        gauges={"waiting": (0, 4), **gauges},
+    )
+
+
+USUAL = busier(100, 100, queue=0.0, first=0.25, gap=0.05)
+FREE_SLOTS = {"waiting_blocks": 0, "waiting_sequences": 0}
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        # 100 tokens, 10 a request, 50 ms later each: half a second, as long as the wait.
+        (busier(100, 160, queue=0.5, gap=0.1, **FREE_SLOTS), "supported +0.8 +2 +0.5"),
+        (busier(100, 160, queue=0.498, gap=0.1, **FREE_SLOTS), f"undetermined +0.8 +2 -0.499 {OPEN}"),
+        (busier(100, 159, queue=8.0, gap=0.1, **FREE_SLOTS), f"undetermined +0.8 +2 - {OPEN}"),
+        (busier(160, 100, queue=8.0, gap=0.1, **FREE_SLOTS), "supported +0.8 +2 +0.9091"),
+        # A slot or blocks are given back at the last token: half of a wait behind tokens twice as slow is theirs.
+        (
+            busier(160, 100, queue=8.0, gap=0.1, waiting_blocks=0, waiting_sequences=1),
+            f"undetermined +0.8 +2 -0.4545 {OPEN}",
+        ),
+        (
+            busier(160, 100, queue=8.0, gap=0.1, waiting_blocks=1, waiting_sequences=0),
+            f"undetermined +0.8 +2 -0.4545 {OPEN}",
+        ),
+        (busier(160, 100, queue=8.0, gap=0.1), f"undetermined +0.8 +2 -0.4545 {OPEN}"),
+        (busier(160, 100, queue=8.0, gap=0.08), "supported +0.8 +2 +0.5896"),
+        # The wait decides nothing where it is the smaller part of the time to the first token.
+        (busier(160, 100, queue=8.0, gap=0.1, first=20.0, **FREE_SLOTS), f"undetermined -0.4 +2 +0.9091 {OPEN}"),
+    ],
+)
+def test_slower_tokens_of_a_server_that_has_more_to_do_are_no_slower_service(now, expected):
+    assert says(RULE, now, USUAL) == expected
+
+
+def test_without_queue_times_of_the_baseline_slower_tokens_are_a_slower_service():
+    now, usual = busier(160, 100, queue=8.0, gap=0.1), busier(100, 100, queue=0.0, first=0.25, gap=0.05)
+    del usual.histograms["queue_time"]
+    assert says(RULE, now, usual) == f"undetermined +0.8 +2 - {OPEN}"
+
+
+@pytest.mark.parametrize("unknown", ["now", "usual"])
+def test_a_window_of_unknown_length_has_no_rate(unknown):
+    windows = {"now": busier(160, 100, queue=8.0, gap=0.1, **FREE_SLOTS), "usual": USUAL}
+    windows[unknown] = replace(windows[unknown], length_seconds=None)
+    assert says(RULE, windows["now"], windows["usual"]) == f"undetermined +0.8 +2 - {OPEN}"
+
+
+def test_beside_a_baseline_in_which_nothing_was_computed_there_is_no_ratio():
+    now, idle = busier(160, 100, queue=8.0, gap=0.1, **FREE_SLOTS), busier(0, 0, queue=0.0, first=0.25, gap=0.05)
+    assert says(RULE, now, idle) == f"undetermined +0.8 +2 - {OPEN}"
