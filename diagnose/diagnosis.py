@@ -145,7 +145,7 @@ def choose_primary(findings: Sequence[Finding], case: Case, excess: Excess | Non
     if outside:
         return outside[0].name
     before = [f for f in causes if f.name in _BEFORE]
-    if len(before) == 1 and _waits_dominate(case, before[0].name):
+    if len(before) == 1 and _waits_dominate(case, before[0].name, rivals=len(causes) > 1):
         return before[0].name
     if causes:
         if case.itl_moved() and excess is not None and excess.share("other") > case.policy.incomplete_other_share:
@@ -175,12 +175,15 @@ _HELD = frozenset({"kv_exhaustion", "sequence_cap"})
 """What requests wait for there, blocks or a slot, others hold until their last token."""
 
 
-def _waits_dominate(case: Case, cause: str) -> bool:
-    """Whether most of what a request lost against the baseline is its wait in the queue, and not its slower tokens."""
+def _waits_dominate(case: Case, cause: str, *, rivals: bool) -> bool:
+    """Whether most of what a request lost against the baseline is its wait in the queue, and not its slower tokens.
+
+    `rivals`: other causes are supported, so that a wait behind slower tokens may be their doing.
+    """
     lost = case.lost_against_baseline()
     if lost is None or lost.waiting < case.policy.noticeable_queue_seconds:
         return False
-    return lost.waiting_share(held=cause in _HELD) >= case.policy.dominant_share
+    return lost.waiting_share(held=rivals and cause in _HELD) >= case.policy.dominant_share
 
 
 _CONSEQUENCES: Mapping[str, frozenset[str]] = {

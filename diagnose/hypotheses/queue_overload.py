@@ -13,8 +13,9 @@ class QueueOverload(Hypothesis):
     Mechanism: arrivals exceed service; every request waits for those before it. Inter-token latency does not move.
     Refuted when: queue time is small, or a small share of the time to first token; or nothing waits throughout.
     Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved, or moved
-    while more tokens a second are computed than in the baseline and the wait is most of what requests lost; not where a cap
-    that is not told would look the same, nor without a baseline beside long contexts. Without queue times: more requests
+    while more tokens a second are computed than in the baseline, no request waits for a slot or for blocks, and the wait is
+    most of what requests lost; not where a cap that is not told would look the same, nor without a baseline beside long
+    contexts. Without queue times: more requests
     wait than run at every line of a log, the line moves, and running ones keep their pace.
     Proves nothing: a high number of running requests.
     Measure next: arrival rate against completion rate; queue time as a share of the time to first token.
@@ -70,15 +71,16 @@ class QueueOverload(Hypothesis):
         return argument.conclude(Verdict.SUPPORTED)
 
     def _serves_more(self, case: Case, argument: Argument) -> bool:
-        """Whether tokens are slower because there is more to do: more are computed than in the baseline, and waiting is most of
-        what requests lost. Else the service itself is slower, and a queue behind it a consequence."""
-        lost, policy, signals = case.lost_against_baseline(), case.policy, case.signals
+        """Whether tokens are slower because there is more to do: more are computed than in the baseline, requests wait neither
+        for a slot nor for blocks, and waiting is most of what they lost. Else the service itself is slower, and a queue behind
+        it a consequence."""
+        lost, policy = case.lost_against_baseline(), case.policy
         more = _computed(case)
-        if lost is None or more is None or more < policy.shift_ratio:
+        held = [case.signals.peak(name) for name in ("waiting_blocks", "waiting_sequences")]
+        if lost is None or more is None or more < policy.shift_ratio or any(waits != 0 for waits in held):
             argument.say(Stance.AGAINST, "inter-token latency is disturbed as well: the service itself slowed down")
             return False
-        held = any(signals.peak(name) != 0 for name in ("waiting_blocks", "waiting_sequences"))  # or no reason is told
-        share = lost.waiting_share(held=held)
+        share = lost.waiting_share(held=False)
         argument.say(
             Stance.FOR if share >= policy.dominant_share else Stance.AGAINST,
             f"{more:.1f}x as many tokens a second are computed as in the baseline, and requests wait {seconds(lost.waiting)} "

@@ -288,27 +288,48 @@ def served(gap: float, wait: float | None) -> Signals:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "expected"),
+    ("before", "now", "leads"),
     [
-        (served(0.01, 0.0), served(0.02, 0.98), "prefill_interference"),  # 0.98 s in the queue, 1 s by slower tokens
-        (served(0.01, 0.0), served(0.02, 1.02), "sequence_cap"),
-        (served(0.01, 1.0), served(0.02, 1.98), "prefill_interference"),
-        (served(0.01, 1.0), served(0.02, 2.02), "sequence_cap"),
-        (served(0.01, 0.0), served(0.01, 0.09), "prefill_interference"),  # nobody feels it
-        (served(0.01, 0.0), served(0.01, 0.11), "sequence_cap"),
-        (served(0.02, 0.0), served(0.01, 0.11), "sequence_cap"),
-        (served(0.01, None), served(0.02, 9.0), "prefill_interference"),
-        (served(0.01, 0.0), served(0.02, None), "prefill_interference"),
-        (None, served(0.02, 9.0), "prefill_interference"),
+        (served(0.01, 0.0), served(0.02, 0.98), False),  # 0.98 s in the queue, 1 s by slower tokens
+        (served(0.01, 0.0), served(0.02, 1.02), True),
+        (served(0.01, 1.0), served(0.02, 1.98), False),
+        (served(0.01, 1.0), served(0.02, 2.02), True),
+        (served(0.01, 0.0), served(0.01, 0.09), False),  # nobody feels it
+        (served(0.01, 0.0), served(0.01, 0.11), True),
+        (served(0.02, 0.0), served(0.01, 0.11), True),
+        (served(0.01, None), served(0.02, 9.0), False),
+        (served(0.01, 0.0), served(0.02, None), False),
+        (None, served(0.02, 9.0), False),
     ],
 )
-def test_a_queue_that_holds_most_of_what_requests_lost_leads(before, now, expected):
+def test_a_queue_that_holds_most_of_what_requests_lost_leads(before, now, leads):
     """The account is one of gaps between tokens: it says nothing of the time before the first."""
     case = diagnose("t", now, before).case
-    findings = [found("prefill_interference", Verdict.SUPPORTED, 0.9), found("sequence_cap", Verdict.SUPPORTED)]
-    assert choose_primary(findings, case, None) == expected
-    alone = [found("prefill_interference", Verdict.SUPPORTED, 0.9)]
-    assert choose_primary(alone, case, None) == "prefill_interference"
+    findings = [found("prefill_interference", Verdict.SUPPORTED, 0.9), found("admission_stall", Verdict.SUPPORTED)]
+    assert choose_primary(findings, case, None) == ("admission_stall" if leads else "prefill_interference")
+    assert choose_primary(findings[:1], case, None) == "prefill_interference"
+
+
+@pytest.mark.parametrize("cause", ["sequence_cap", "kv_exhaustion"])
+@pytest.mark.parametrize(
+    ("gap", "wait", "leads"),
+    [
+        (0.01, 0.11, True),
+        (
+            0.015,
+            1.49,
+            False,
+        ),  # tokens 1.5 times as slow: 0.99 s of the wait are the queue's own, of 1.99 s that were lost
+        (0.015, 1.51, True),
+        (0.02, 300.0, False),  # half of the wait, however long it is, and half a second more
+        (0.005, 0.11, True),
+    ],
+)
+def test_of_a_wait_for_what_is_held_until_the_last_token_slower_tokens_have_their_part(cause, gap, wait, leads):
+    case = diagnose("t", served(gap, wait), served(0.01, 0.0)).case
+    findings = [found("prefill_interference", Verdict.SUPPORTED, 0.9), found(cause, Verdict.SUPPORTED)]
+    assert choose_primary(findings, case, None) == (cause if leads else "prefill_interference")
+    assert choose_primary(findings[1:], case, None) == cause, "nothing else is known to have made tokens slower"
 
 
 def test_of_two_queues_neither_leads_for_being_one():

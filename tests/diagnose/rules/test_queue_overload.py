@@ -205,17 +205,16 @@ FREE_SLOTS = {"waiting_blocks": 0, "waiting_sequences": 0}
         (busier(100, 160, queue=0.498, gap=0.1, **FREE_SLOTS), f"undetermined +0.8 +2 -0.499 {OPEN}"),
         (busier(100, 159, queue=8.0, gap=0.1, **FREE_SLOTS), f"undetermined +0.8 +2 - {OPEN}"),
         (busier(160, 100, queue=8.0, gap=0.1, **FREE_SLOTS), "supported +0.8 +2 +0.9091"),
-        # A slot or blocks are given back at the last token: half of a wait behind tokens twice as slow is theirs.
+        # A wait for a slot or blocks that others hold longer, too, is a consequence; so it may be where no reason is told.
         (
             busier(160, 100, queue=8.0, gap=0.1, waiting_blocks=0, waiting_sequences=1),
-            f"undetermined +0.8 +2 -0.4545 {OPEN}",
+            f"undetermined +0.8 +2 - {OPEN}",
         ),
         (
             busier(160, 100, queue=8.0, gap=0.1, waiting_blocks=1, waiting_sequences=0),
-            f"undetermined +0.8 +2 -0.4545 {OPEN}",
+            f"undetermined +0.8 +2 - {OPEN}",
         ),
-        (busier(160, 100, queue=8.0, gap=0.1), f"undetermined +0.8 +2 -0.4545 {OPEN}"),
-        (busier(160, 100, queue=8.0, gap=0.08), "supported +0.8 +2 +0.5896"),
+        (busier(160, 100, queue=8.0, gap=0.1, waiting_blocks=0), f"undetermined +0.8 +2 - {OPEN}"),
         # The wait decides nothing where it is the smaller part of the time to the first token.
         (busier(160, 100, queue=8.0, gap=0.1, first=20.0, **FREE_SLOTS), f"undetermined -0.4 +2 +0.9091 {OPEN}"),
     ],
