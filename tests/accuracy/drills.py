@@ -5,6 +5,7 @@ stopped. Timing sensitive: to be run on a machine that does nothing else.
 """
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -205,6 +206,7 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=RESULTS / "drills.jsonl", help="finished runs, one a line")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "accuracy.md", help="where the table goes")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine is stopped on the way out, as on Ctrl-C
     results, failed, began = read_results(options.kept), 0, time.monotonic()
     done = {(result.drill, result.seed) for result in results}
     wanted = [
@@ -223,6 +225,9 @@ def main() -> None:
             print(f"{name}, seed {seed}: {error}", file=sys.stderr)
             failed += 1
             continue
+        except KeyboardInterrupt:
+            print(f"interrupted: {len(results)} runs are kept in {options.kept}; call again to go on", file=sys.stderr)
+            sys.exit(130)
         result = result_of(outcome, seed, time.monotonic() - started)
         results.append(result)
         with options.kept.open("ab") as kept:

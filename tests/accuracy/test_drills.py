@@ -1,5 +1,6 @@
 """The table of drills on the real engine: what a run counts as, what is kept of it, and that it is not run twice."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -78,6 +79,32 @@ def test_what_was_run_is_kept_and_not_run_again(
         ("kv_exhaustion", 2),
     ]
     assert table.read_text().count("# Drills on the real engine: 2") == 1
+
+
+def test_an_interruption_keeps_what_was_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, exhausted: Outcome, capsys: pytest.CaptureFixture[str]
+):
+    """SIGTERM is one, so that the engine of the run that goes on is stopped."""
+    runs = iter([exhausted])
+
+    def run(self: DrillRun) -> Outcome:
+        for outcome in runs:
+            return outcome
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("the signal ends the run")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(DrillRun, "run", run)
+    kept, table = tmp_path / "drills.jsonl", tmp_path / "accuracy.md"
+    monkeypatch.setattr(sys, "argv", ["drills", "--only", "kv_exhaustion", "--kept", str(kept), "-o", str(table)])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            drills.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 130 and not table.exists()
+    assert f"interrupted: 1 runs are kept in {kept}" in capsys.readouterr().err
+    assert [result.seed for result in read_results(kept)] == [1]
 
 
 def test_the_table_says_what_was_wrong_and_by_how_much_an_account_is_off(exhausted: Outcome):
