@@ -174,6 +174,115 @@ def test_a_misused_probe_never_raises_into_the_engine(call, caplog):
     assert len(caplog.records) == 1, "told once, counted ever after"
 
 
+def two_steps_of(probes, clock, second) -> None:
+    """A step as it should be, `second`, and another as it should be."""
+    probes.arrived("a", 1)
+    run_step(probes, clock, prefills={"a": 1}, emitted=["a"])
+    second()
+    run_step(probes, clock, decodes=["a"], emitted=["a"])
+
+
+def forgets_to_end(probes, clock):
+    probes.step_begins()
+    probes.scheduled(["a"], {})
+    clock.now_ns += 1000
+    probes.emitted(["a"])
+
+
+def forgets_to_begin(probes, clock):
+    probes.scheduled(["a"], {})
+    probes.emitted(["a"])
+    probes.step_ends()
+
+
+def schedules_what_never_arrived(probes, clock):
+    probes.step_begins()
+    probes.scheduled(["a", "stranger"], {})
+    probes.emitted(["a"])
+    probes.step_ends()
+
+
+def ends_the_forward_pass_after_its_tokens(probes, clock):
+    probes.step_begins()
+    probes.scheduled(["a"], {})
+    probes.emitted(["a"])
+    clock.now_ns += 5
+    probes.computed()
+    probes.step_ends()
+
+
+def names_a_site_taken_elsewhere(probes, clock):
+    site = probes.lock.site("elsewhere")
+    with site:
+        pass
+    site.last_wait_ns = 10**9
+    probes.step_begins()
+    probes.scheduled(["a"], {}, site=site)
+    probes.emitted(["a"])
+    probes.step_ends()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (forgets_to_end, "the step before never ended"),
+        (forgets_to_begin, "step_ends without step_begins"),
+        (schedules_what_never_arrived, "KeyError: 'stranger'"),
+        (ends_the_forward_pass_after_its_tokens, "another order"),
+        (names_a_site_taken_elsewhere, "was not taken between"),
+    ],
+)
+def test_a_step_that_was_told_wrongly_leaves_no_record_and_the_log_says_what_is_wrong(clock, caplog, mistake, says):
+    """Figures of hours, from a moment that nobody told, would drown the report of every other step."""
+    probes = make_probes()
+    two_steps_of(probes, clock, lambda: mistake(probes, clock))
+    assert len(records(probes)) == 2
+    for record in records(probes):
+        assert record.postprocess_ns == 5, "what was told is as ever"
+        assert record.host_gap_ns in (None, 0), "a step that was lost is nobody's host gap"
+    assert probes.recorder.counters.probe_errors >= 1
+    assert says in caplog.text
+
+
+def test_a_step_that_raised_is_given_up_without_a_fault(clock):
+    probes = make_probes()
+
+    def raises() -> None:
+        probes.step_begins()
+        probes.scheduled(["a"], {})
+        clock.now_ns += 1000
+        probes.failed("forward_error")
+
+    two_steps_of(probes, clock, raises)
+    counters = probes.recorder.counters
+    assert (counters.failures["forward_error"], counters.probe_errors, len(records(probes))) == (1, 0, 2)
+
+
+def test_a_step_with_nothing_to_compute_may_be_left(clock):
+    probes = make_probes()
+
+    def finds_nothing() -> None:
+        probes.step_begins()
+        probes.scheduled([], {})
+        probes.idle()
+
+    two_steps_of(probes, clock, finds_nothing)
+    assert (probes.recorder.counters.probe_errors, len(records(probes))) == (0, 2)
+
+
+def test_a_step_without_tokens_need_not_say_so(clock):
+    """A chunk of a prompt that is not the last."""
+    probes = make_probes(computes_on_thread=True)
+    probes.arrived("a", 100)
+    probes.step_begins()
+    probes.scheduled([], {"a": 50})
+    clock.now_ns += 70
+    probes.step_ends()
+    (record,) = records(probes)
+    assert (record.emitted_tokens, record.forward_ns, record.forward_cpu_ns, record.postprocess_ns) == (0, 70, 70, 0)
+    assert probes.recorder.counters.probe_errors == 0
+
+
 def fetch(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return str(answer.read(), "utf-8")
