@@ -3,8 +3,10 @@
 import importlib
 import json
 import re
+import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -306,6 +308,35 @@ def test_the_endpoints_are_those_that_stallscope_reads(clock):
                 assert answer.code == status
     finally:
         server.close()
+
+
+def test_a_port_in_use_is_named():
+    server = ProbeServer(make_probes())
+    try:
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
+            ProbeServer(make_probes(), port=port)
+    finally:
+        server.close()
+
+
+def test_a_scraper_that_goes_away_leaves_no_traceback_in_the_engines_log(clock, capfd, monkeypatch):
+    gone = threading.Event()
+
+    def slowly(*_: object) -> object:
+        gone.wait(10)
+        return b"x" * 10_000_000, "text/plain"
+
+    monkeypatch.setattr("probes.embed_server.negotiated", slowly)
+    server = ProbeServer(make_probes())
+    try:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as scraper:
+            scraper.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        gone.set()
+        fetch(server.url + "/debug/steps")
+    finally:
+        server.close()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def example() -> str:
