@@ -30,6 +30,21 @@ def test_the_example_is_right_as_printed(tmp_path, monkeypatch, capsys):
     assert "lower_budget for prefill_interference: never" in out
 
 
+@pytest.mark.parametrize("content", ["", "INFO an engine's first line\n"])
+def test_a_baseline_that_no_look_could_read_is_found_before_the_night(tmp_path, monkeypatch, capsys, content):
+    monkeypatch.chdir(tmp_path)
+    for name in ("webhook-token", "admin-token"):
+        (tmp_path / name).write_text("hush\n")
+    (tmp_path / "good.rec").write_text(content)
+    shutil.copy(ROOT / "runbooks" / "example.toml", tmp_path / "runbooks.toml")
+    for command in ("check", "serve"):
+        monkeypatch.setattr(sys, "argv", ["stallscope", "runbook", command])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        assert "target chat: baseline" in capsys.readouterr().err
+
+
 def test_the_docs_show_the_example():
     example = (ROOT / "runbooks" / "example.toml").read_text(encoding="utf-8")
     assert f"```toml\n{example}```\n" in (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
