@@ -126,7 +126,7 @@ class EngineProbes:
         max_sequences: int,
         census: Callable[[], BlockCensus] | None = None,
         computes_on_thread: bool = False,
-        facts: Mapping[str, str] | None = None,
+        facts: Mapping[str, str | int] | None = None,
     ) -> None:
         self.recorder = RingRecorder()
         self.lock = TimedLock()
@@ -135,7 +135,8 @@ class EngineProbes:
         self._census = census or (lambda: NO_BLOCKS)
         self._computes_on_thread = computes_on_thread
         self._engine_id = secrets.token_hex(8)
-        self._info = {"model": model, "version": version, **(facts or {}), "engine_id": self._engine_id}
+        told = {name: str(value) for name, value in (facts or {}).items()}  # labels are text, and 7 is easily given
+        self._info = {"model": model, "version": version, **told, "engine_id": self._engine_id}
         self._start_unix = time.time()
         self._requests: dict[str, _Request] = {}
         self._running: set[str] = set()

@@ -291,13 +291,15 @@ def fetch(url: str) -> str:
 
 
 def test_the_endpoints_are_those_that_stallscope_reads(clock):
-    probes = make_probes(facts={"weight_bytes": "7"})
+    probes = make_probes(facts={"weight_bytes": 7, "device": "cpu"})
     server = ProbeServer(probes)
     try:
         probes.arrived("a", 5)
         for _ in range(3):
             run_step(probes, clock, prefills={"a": 1}, emitted=["a"])
-        names = {family.name for family in text_string_to_metric_families(fetch(server.url + "/metrics"))}
+        page = fetch(server.url + "/metrics")
+        assert 'weight_bytes="7"' in page
+        names = {family.name for family in text_string_to_metric_families(page)}
         assert {"stallscope_step_duration_seconds", "stallscope_tokens", "stallscope_engine_info"} <= names
         header, steps = decode_steps(fetch(server.url + "/debug/steps?since=1&limit=1"))
         assert ([record.step_id for record in steps], header.next_id) == ([1], 2)
