@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import pairwise
+from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import Concatenate, ParamSpec
 
@@ -65,6 +66,7 @@ class _Step:
     """What is known of the step that runs."""
 
     start_ns: int
+    thread_id: int = 0
     decodes: int = 0
     prefills: int = 0
     prefill_tokens: int = 0
@@ -87,11 +89,15 @@ class _Step:
     regular_gaps: int = 0
     late_gaps_ns: list[int] = field(default_factory=list)
     has_failed: bool = False
+    is_shared: bool = False
+    """Between two threads, each of which tells of a step of its own."""
 
     def misuse(self, end_ns: int) -> str | None:
         """Why this step leaves no record: a part of it that nobody told would become a figure of hours."""
         if not self.start_ns:
             return "step_ends without step_begins"
+        if self.is_shared:
+            return "two threads told of steps at the same time"
         if not self.scheduled_ns:
             return "scheduled was not called in this step, or it failed"
         if self.lock_wait_ns > self.scheduled_ns - self.start_ns:
@@ -158,7 +164,10 @@ class EngineProbes:
     @_guarded
     def step_begins(self) -> None:
         """Before the scheduler is asked, and before its lock. A step that began and had nothing to compute may be left so."""
-        left, self._step = self._step, _Step(perf_counter_ns())
+        left, self._step = self._step, _Step(perf_counter_ns(), get_ident())
+        if left.start_ns and left.thread_id != self._step.thread_id:
+            self._step.is_shared = True
+            raise ProbeMisuse("another thread is within a step: an engine's steps are told by one thread at a time")
         if left.scheduled_ns and left.decodes + left.prefills:
             self._previous_end_ns = None  # its time is nobody's host gap
             if not left.has_failed:
@@ -260,6 +269,7 @@ class EngineProbes:
             step.emit_ns, step.cpu_ns = step.computed_ns or end_ns, thread_time_ns() - step.cpu_start_ns
         for request_id, reason in (finished or {}).items():
             self._finish(request_id, reason, step.emit_ns)
+        step.is_shared |= step.thread_id != get_ident()
         misuse = step.misuse(end_ns)
         if misuse is None:
             self.recorder.on_step(self._record(end_ns, deferral))

@@ -3,22 +3,16 @@
 import importlib
 import json
 import re
-import socket
 import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from probes.embed import EngineProbes
-from probes.embed_server import ProbeServer
 from probes.records import BlockCensus, StepKind
-from probes.wire import decode_steps
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -246,6 +240,30 @@ def test_a_step_that_was_told_wrongly_leaves_no_record_and_the_log_says_what_is_
     assert says in caplog.text
 
 
+def begin(probes):
+    probes.step_begins()
+    probes.scheduled(["a"], {})
+
+
+def test_steps_that_two_threads_tell_at_the_same_time_leave_no_record(clock, caplog):
+    """One after the other is fine; within a step of one, the other would end it."""
+    probes = make_probes()
+    probes.arrived("a", 1)
+    run_step(probes, clock, prefills={"a": 1}, emitted=["a"])
+    with ThreadPoolExecutor(1) as other:
+        other.submit(run_step, probes, clock, ["a"], emitted=["a"]).result()
+        assert (len(records(probes)), probes.recorder.counters.probe_errors) == (2, 0)
+        other.submit(probes.step_begins).result()
+        run_step(probes, clock, ["a"], emitted=["a"])
+        assert "another thread is within a step" in caplog.text
+        faults = probes.recorder.counters.probe_errors
+        other.submit(begin, probes).result()
+        probes.emitted(["a"])
+        probes.step_ends()
+        assert probes.recorder.counters.probe_errors == faults + 1
+    assert len(records(probes)) == 2
+
+
 def test_a_step_that_raised_is_given_up_without_a_fault(clock):
     probes = make_probes()
 
@@ -283,62 +301,6 @@ def test_a_step_without_tokens_need_not_say_so(clock):
     (record,) = records(probes)
     assert (record.emitted_tokens, record.forward_ns, record.forward_cpu_ns, record.postprocess_ns) == (0, 70, 70, 0)
     assert probes.recorder.counters.probe_errors == 0
-
-
-def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return str(answer.read(), "utf-8")
-
-
-def test_the_endpoints_are_those_that_stallscope_reads(clock):
-    probes = make_probes(facts={"weight_bytes": 7, "device": "cpu"})
-    server = ProbeServer(probes)
-    try:
-        probes.arrived("a", 5)
-        for _ in range(3):
-            run_step(probes, clock, prefills={"a": 1}, emitted=["a"])
-        page = fetch(server.url + "/metrics")
-        assert 'weight_bytes="7"' in page
-        names = {family.name for family in text_string_to_metric_families(page)}
-        assert {"stallscope_step_duration_seconds", "stallscope_tokens", "stallscope_engine_info"} <= names
-        header, steps = decode_steps(fetch(server.url + "/debug/steps?since=1&limit=1"))
-        assert ([record.step_id for record in steps], header.next_id) == ([1], 2)
-        for path, status in (("/debug/steps?since=x", 400), ("/nothing", 404)):
-            with pytest.raises(urllib.error.HTTPError) as error:
-                fetch(server.url + path)
-            with error.value as answer:
-                assert answer.code == status
-    finally:
-        server.close()
-
-
-def test_a_port_in_use_is_named():
-    server = ProbeServer(make_probes())
-    try:
-        port = int(server.url.rpartition(":")[2])
-        with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
-            ProbeServer(make_probes(), port=port)
-    finally:
-        server.close()
-
-
-def test_a_scraper_that_goes_away_leaves_no_traceback_in_the_engines_log(clock, capfd, monkeypatch):
-    gone = threading.Event()
-
-    def slowly(*_: object) -> object:
-        gone.wait(10)
-        return b"x" * 10_000_000, "text/plain"
-
-    monkeypatch.setattr("probes.embed_server.negotiated", slowly)
-    server = ProbeServer(make_probes())
-    try:
-        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as scraper:
-            scraper.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        gone.set()
-        fetch(server.url + "/debug/steps")
-    finally:
-        server.close()
-    assert "Traceback" not in capfd.readouterr().err
 
 
 def example() -> str:
