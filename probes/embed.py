@@ -158,8 +158,9 @@ class EngineProbes:
 
     @_guarded
     def idle(self) -> None:
-        """The engine is about to wait for work: the time until the next step is nobody's host gap."""
-        self._previous_end_ns = None
+        """The engine is about to wait for work: the time until the next step is nobody's host gap. A step that began and
+        found nothing to compute is over."""
+        self._step, self._previous_end_ns = _Step(0), None
 
     @_guarded
     def step_begins(self) -> None:

@@ -252,7 +252,10 @@ def test_steps_that_two_threads_tell_at_the_same_time_leave_no_record(clock, cap
     run_step(probes, clock, prefills={"a": 1}, emitted=["a"])
     with ThreadPoolExecutor(1) as other:
         other.submit(run_step, probes, clock, ["a"], emitted=["a"]).result()
-        assert (len(records(probes)), probes.recorder.counters.probe_errors) == (2, 0)
+        probes.step_begins()
+        probes.idle()
+        other.submit(run_step, probes, clock, ["a"], emitted=["a"]).result()
+        assert (len(records(probes)), probes.recorder.counters.probe_errors) == (3, 0)
         other.submit(probes.step_begins).result()
         run_step(probes, clock, ["a"], emitted=["a"])
         assert "another thread is within a step" in caplog.text
@@ -261,7 +264,7 @@ def test_steps_that_two_threads_tell_at_the_same_time_leave_no_record(clock, cap
         probes.emitted(["a"])
         probes.step_ends()
         assert probes.recorder.counters.probe_errors == faults + 1
-    assert len(records(probes)) == 2
+    assert len(records(probes)) == 3
 
 
 def test_a_step_that_raised_is_given_up_without_a_fault(clock):
