@@ -268,7 +268,8 @@ def _gaps(steps: Sequence[StepRecord], model: DecodeModel) -> Iterable[Gap]:
 
 
 def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[float]:
-    """What the records book of the time between two emissions, in the order of PARTS."""
+    """What the records book of the time between two emissions, in the order of PARTS. An engine whose moments are out of
+    order books less than nothing of a part: that is nothing here, and what it books beyond the time counts as overbooked."""
     compute, floor = model.compute_seconds(record), model.floor(record)
     decode_part = min(compute, floor)
     collective = min(compute - decode_part, model.late_comm_seconds(record))
@@ -290,7 +291,7 @@ def _split(before: StepRecord, record: StepRecord, model: DecodeModel) -> list[f
         "idle": max(0, record.start_ns - before.end_ns) / 1e9,
         "lock_wait": (record.lock_wait_ns or 0) / 1e9,
     }
-    return [known.get(name, 0.0) for name in PARTS]
+    return [max(0.0, known.get(name, 0.0)) for name in PARTS]
 
 
 def _without_earlier(known: Sequence[float], early: float) -> list[float]:

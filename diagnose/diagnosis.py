@@ -213,8 +213,9 @@ def _without_account(causes: Sequence[Finding], policy: Policy) -> str | None:
 
 
 def is_idle(case: Case) -> bool:
-    """Nothing was computed and nothing was there to compute. Counters decide; gauges only confirm."""
-    if case.signals.worked is not False:
+    """Nothing was computed and nothing was there to compute. Counters decide; gauges only confirm. Where the probes themselves
+    failed, their counters that stand still say nothing."""
+    if case.signals.worked is not False or case.signals.delta("probe_errors"):
         return False
     return not (case.signals.peak("running") or case.signals.peak("waiting"))
 

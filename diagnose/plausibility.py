@@ -24,7 +24,7 @@ def _above_the_cap(signals: Signals) -> Iterator[str]:
         return
     yield (
         f"{running.peak:.0f} requests run by {running.source}, and at most {cap.last:.0f} may by {cap.source}: the figure counts "
-        "a layer above the scheduler, or several engines; a queue can hide in it"
+        "a layer above the scheduler, several engines, or requests whose end nobody told; a queue can hide in it"
     )
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import pairwise
+from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import Concatenate, ParamSpec
 
@@ -23,6 +25,10 @@ log = logging.getLogger("stallscope.probes")
 
 P = ParamSpec("P")
 NO_BLOCKS = BlockCensus(0, 0, 0)
+
+
+class ProbeMisuse(Exception):
+    """Calls that do not make a step. Never leaves the probes: it is logged and counted."""
 
 
 def _guarded(probe: Callable[Concatenate["EngineProbes", P], None]) -> Callable[Concatenate["EngineProbes", P], None]:
@@ -60,6 +66,7 @@ class _Step:
     """What is known of the step that runs."""
 
     start_ns: int
+    thread_id: int = 0
     decodes: int = 0
     prefills: int = 0
     prefill_tokens: int = 0
@@ -81,6 +88,24 @@ class _Step:
     emitted: int = 0
     regular_gaps: int = 0
     late_gaps_ns: list[int] = field(default_factory=list)
+    has_failed: bool = False
+    is_shared: bool = False
+    """Between two threads, each of which tells of a step of its own."""
+
+    def misuse(self, end_ns: int) -> str | None:
+        """Why this step leaves no record: a part of it that nobody told would become a figure of hours."""
+        if not self.start_ns:
+            return "step_ends without step_begins"
+        if self.is_shared:
+            return "two threads told of steps at the same time"
+        if not self.scheduled_ns:
+            return "scheduled was not called in this step, or it failed"
+        if self.lock_wait_ns > self.scheduled_ns - self.start_ns:
+            return "the site given to scheduled was not taken between step_begins and scheduled"
+        moments = (self.scheduled_ns, self.prepared_ns, self.computed_ns or self.emit_ns, self.emit_ns, end_ns)
+        if any(later < earlier for earlier, later in pairwise(moments)):
+            return "the calls of this step came in another order than scheduled, prepared, computed, emitted, step_ends"
+        return None
 
 
 class EngineProbes:
@@ -107,7 +132,7 @@ class EngineProbes:
         max_sequences: int,
         census: Callable[[], BlockCensus] | None = None,
         computes_on_thread: bool = False,
-        facts: Mapping[str, str] | None = None,
+        facts: Mapping[str, str | int] | None = None,
     ) -> None:
         self.recorder = RingRecorder()
         self.lock = TimedLock()
@@ -116,7 +141,8 @@ class EngineProbes:
         self._census = census or (lambda: NO_BLOCKS)
         self._computes_on_thread = computes_on_thread
         self._engine_id = secrets.token_hex(8)
-        self._info = {"model": model, "version": version, **(facts or {}), "engine_id": self._engine_id}
+        told = {name: str(value) for name, value in (facts or {}).items()}  # labels are text, and 7 is easily given
+        self._info = {"model": model, "version": version, **told, "engine_id": self._engine_id}
         self._start_unix = time.time()
         self._requests: dict[str, _Request] = {}
         self._running: set[str] = set()
@@ -132,13 +158,21 @@ class EngineProbes:
 
     @_guarded
     def idle(self) -> None:
-        """The engine is about to wait for work: the time until the next step is nobody's host gap."""
-        self._previous_end_ns = None
+        """The engine is about to wait for work: the time until the next step is nobody's host gap. A step that began and
+        found nothing to compute is over."""
+        self._step, self._previous_end_ns = _Step(0), None
 
     @_guarded
     def step_begins(self) -> None:
-        """Before the scheduler is asked, and before its lock."""
-        self._step = _Step(perf_counter_ns())
+        """Before the scheduler is asked, and before its lock. A step that began and had nothing to compute may be left so."""
+        left, self._step = self._step, _Step(perf_counter_ns(), get_ident())
+        if left.start_ns and left.thread_id != self._step.thread_id:
+            self._step.is_shared = True
+            raise ProbeMisuse("another thread is within a step: an engine's steps are told by one thread at a time")
+        if left.scheduled_ns and left.decodes + left.prefills:
+            self._previous_end_ns = None  # its time is nobody's host gap
+            if not left.has_failed:
+                raise ProbeMisuse("the step before never ended: call step_ends, or failed(kind) where it raised")
 
     @_guarded
     def scheduled(
@@ -231,12 +265,19 @@ class EngineProbes:
     def step_ends(self, finished: Mapping[str, str] | None = None, *, deferral: str | None = None) -> None:
         """Tokens are handed out. `finished`: reasons by id. `deferral`: why a prompt got none of this step's budget, one of
         `probes.records.DeferralReason`."""
-        end_ns = perf_counter_ns()
+        step, end_ns = self._step, perf_counter_ns()
+        if not step.emit_ns:  # no token in this step: a prompt's chunk, say
+            step.emit_ns, step.cpu_ns = step.computed_ns or end_ns, thread_time_ns() - step.cpu_start_ns
         for request_id, reason in (finished or {}).items():
-            self._finish(request_id, reason, self._step.emit_ns)
-        self.recorder.on_step(self._record(end_ns, deferral))
-        self._step_id += 1
-        self._previous_end_ns = end_ns
+            self._finish(request_id, reason, step.emit_ns)
+        step.is_shared |= step.thread_id != get_ident()
+        misuse = step.misuse(end_ns)
+        if misuse is None:
+            self.recorder.on_step(self._record(end_ns, deferral))
+            self._step_id += 1
+        self._step, self._previous_end_ns = _Step(0), end_ns
+        if misuse is not None:
+            raise ProbeMisuse(f"{misuse}; the step leaves no record")
 
     @_guarded
     def aborted(self, request_id: str, reason: str = "abort") -> None:
@@ -246,7 +287,8 @@ class EngineProbes:
 
     @_guarded
     def failed(self, kind: str) -> None:
-        """A failure that an operator must see: `oom`, `forward_error`, `engine_dead`."""
+        """A failure that an operator must see: `oom`, `forward_error`, `engine_dead`. A step that raised need not end."""
+        self._step.has_failed = True
         self.recorder.on_failure(kind)
 
     def _finish(self, request_id: str, reason: str, now_ns: int) -> None:

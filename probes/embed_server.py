@@ -1,8 +1,11 @@
 """The two endpoints that stallscope reads, for an engine without a web server of its own. Needs prometheus-client."""
 
+import logging
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from probes.embed import EngineProbes
@@ -16,6 +19,17 @@ except ModuleNotFoundError as error:
         not_installed(f"{error.name}, which the metrics page needs,", "embed"), name=error.name
     ) from None
 
+log = logging.getLogger("stallscope.probes")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that went away before its answer is no traceback in an engine's log."""
+        if not isinstance(sys.exception(), OSError):
+            log.exception("a request of %s failed", client_address)
+
 
 class ProbeServer:
     """`/metrics` and `/debug/steps` of `probes`, from a daemon thread until `close`. Port 0: a free one, see `url`."""
@@ -23,7 +37,7 @@ class ProbeServer:
     def __init__(
         self, probes: EngineProbes, host: str = "127.0.0.1", port: int = 0, gpu: GpuMonitor | None = None
     ) -> None:
-        """`gpu`: started by the caller. Raises OSError when the address cannot be listened on."""
+        """`gpu`: started by the caller. Raises OSError, which names the address, when it cannot be listened on."""
         collector = EngineCollector(probes.recorder, probes.lock, probes.snapshot, gpu)
 
         class Handler(BaseHTTPRequestHandler):
@@ -59,8 +73,10 @@ class ProbeServer:
             def log_message(self, *_: object) -> None:
                 """A line per scrape is noise in an engine's log."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        try:
+            self._server = _Server((host, port), Handler)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="probe-server", daemon=True)
         self._thread.start()
 

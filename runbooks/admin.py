@@ -54,7 +54,8 @@ class AdminClient:
         try:
             answer = urllib3.request(method, url, json=body, headers=headers, timeout=self._timeout, retries=False)
         except HTTPError as error:
-            raise AdminError(f"{url}: does not answer ({type(error).__name__})") from None
+            reason = "connection refused: nothing listens there" if "refused" in str(error) else type(error).__name__
+            raise AdminError(f"{url}: does not answer ({reason})") from None
         if answer.status != 200:
             hint = "; is the engine served with --admin-token-file?" if answer.status in (401, 404) else ""
             text = f"{url}: answered HTTP {answer.status} {answer.data[:150].decode(errors='replace')}{hint}"

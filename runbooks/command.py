@@ -157,6 +157,7 @@ def check_command(config_file: Path) -> None:
     Exit codes: 0 it is right, 2 usage or it is not.
     """
     from runbooks.response.config import read_config
+    from runbooks.response.look import check_baselines
     from runbooks.response.notify import make_senders
     from runbooks.response.tracing import make_export
 
@@ -165,6 +166,7 @@ def check_command(config_file: Path) -> None:
     for target in config.targets:
         if target.admin_token_file:
             config.secret(target.admin_token_file)
+    check_baselines(config)
     make_senders(config.notify)
     if config.receiver.otlp_endpoint:
         make_export(config.receiver.otlp_endpoint, "check").close()

@@ -121,6 +121,15 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         target = next((target for target in self.targets if target.is_meant_by(labels)), None)
         return None if runbook is None or target is None else (runbook, target)
 
+    def why_unanswered(self, labels: Mapping[str, str]) -> str:
+        """Of an alert without a route: which half of it is lacking, and what the alert said."""
+        if not any(runbook.answers(labels) for runbook in self.runbooks):
+            named = any(labels.get("alertname") in runbook.alerts for runbook in self.runbooks)
+            return "no runbook's match fits its labels" if named else "no runbook has it in its alerts"
+        wanted = sorted({name for target in self.targets for name in target.match})
+        said = ", ".join(f"{name}={labels[name]!r}" if name in labels else f"no {name}" for name in wanted)
+        return f"no target's match fits {said}"
+
     def objectives(self, target: Target) -> tuple[Objective, ...]:
         return parse_slo(target.slo) if target.slo else ()
 

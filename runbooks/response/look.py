@@ -18,6 +18,7 @@ from diagnose.sources.files import read_files
 from diagnose.sources.http import Endpoint
 from diagnose.sources.live import Watch
 from probes.recording import Entry, RecordingWriter
+from runbooks.errors import ConfigError
 from runbooks.response.config import Config, Runbook, Target
 from runbooks.response.symptom import Reading
 
@@ -112,13 +113,27 @@ class Examiner:
         """A recording before Prometheus; neither is worth failing for."""
         try:
             if target.baseline:
-                evidence = read_files([str(self._config.path(name)) for name in target.baseline], None)
-                return evidence.observation()
+                return _recorded(self._config, target)
             if self._before is not None and target.selector and alert_unix is not None:
                 return self._before(target, window, alert_unix)
         except DiagnoseError as error:
             warnings.append(f"without a baseline: {error}")
         return None
+
+
+def check_baselines(config: Config) -> None:
+    """At the start rather than at night, when a look would go on without. Raises ConfigError for one that cannot be read."""
+    for target in config.targets:
+        try:
+            if target.baseline:
+                _recorded(config, target)
+        except DiagnoseError as error:
+            raise ConfigError(f"target {target.name}: baseline {error}") from None
+
+
+def _recorded(config: Config, target: Target) -> Observation:
+    """Raises DiagnoseError."""
+    return read_files([str(config.path(name)) for name in target.baseline], None).observation()
 
 
 def describe(

@@ -65,6 +65,16 @@ def next_move(incident: Incident, now: float) -> Move:
     return Begin("act")
 
 
+def in_force(incident: Incident) -> str:
+    """What an open incident has changed and will undo; empty where there is nothing of the kind."""
+    decided, act, undo = incident.last("decide"), incident.last("act"), incident.last("undo")
+    if incident.closed is not None or decided is None or act is None or act.result.get("status") == "failed":
+        return ""
+    is_undone = undo is not None and undo.result.get("done", False)
+    is_change = decided.result["changes_target"] and decided.result["can_be_undone"]
+    return str(decided.result["text"]) if is_change and not is_undone else ""
+
+
 def _look_again(incident: Incident, decided: StepRow, now: float) -> Move:
     """While the alert fires: a window too short, or a target in the middle of a restart, need not be so a minute later."""
     pause = decided.result["look_again"]

@@ -13,6 +13,7 @@ import msgspec
 
 from diagnose.report.markup import Markup, element
 from diagnose.sources.clock import Clock
+from diagnose.units import printable
 from runbooks.errors import JournalError, Refused
 from runbooks.response.alertmanager import BadNotification, decode
 from runbooks.response.approval import ApprovalLinks
@@ -22,6 +23,7 @@ from runbooks.response.journal import Journal, Routed
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """Ten thousand alerts of a big group."""
 MAX_CONNECTIONS = 32
+_NOTHING_HERE = "there is nothing here: alerts come to /alerts, by POST"
 _PATIENCE_SECONDS = 10.0
 """For a sender to send all of its request: one that dribbles holds a connection no longer."""
 
@@ -38,6 +40,7 @@ class Receiver(ThreadingHTTPServer):
         self.config, self.journal, self.clock, self.log, self.plan_only = config, journal, clock, log, plan_only
         self.links = ApprovalLinks(journal.path, self.url)
         self._token = token.encode()
+        self._told: set[int] = set()
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     @property
@@ -62,8 +65,9 @@ class Receiver(ThreadingHTTPServer):
         if notification.truncatedAlerts:
             self.log(f"Alertmanager left {notification.truncatedAlerts} alerts out of a group: raise its max_alerts")
         if received.unanswered:
-            names_seen = sorted({item.alert.name for item in routed if item.alert.is_firing and not item.runbook})
-            self.log(f"{received.unanswered} alerts without a runbook or target here: {', '.join(names_seen)[:200]}")
+            lost = [item.alert for item in routed if item.alert.is_firing and not item.runbook]
+            reasons = sorted({f"{alert.name}: {self.config.why_unanswered(alert.labels)}" for alert in lost})
+            self.log(f"not answered here: {printable('; '.join(reasons))[:500]}")
         for number in received.opened:
             self.log(f"incident {number} opened")
         return {
@@ -73,6 +77,15 @@ class Receiver(ThreadingHTTPServer):
             "resolved": received.resolved,
             "unanswered": received.unanswered,
         }
+
+    def tell_refusal(self, status: int, text: str) -> None:
+        """A sender that is wired wrongly is told of in our log too, once until an alert is taken: anybody can send anything."""
+        if status not in self._told:
+            self._told.add(status)
+            self.log(f"a POST to /alerts was refused ({status}): {text}; further ones are not told")
+
+    def tell_taken(self) -> None:
+        self._told.clear()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
@@ -120,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif (number := self._approved_path()) is not None:
             self._page(f"Incident {number}", *self._question(number))
         else:
-            self._refuse(404, "there is nothing here")
+            self._refuse(404, _NOTHING_HERE)
 
     def do_POST(self) -> None:
         if self.path == "/alerts":
@@ -133,19 +146,19 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._page("Approved", element("p", f"The act of incident {number} is approved."))
         else:
-            self._refuse(404, "there is nothing here")
+            self._refuse(404, _NOTHING_HERE)
 
     def _alerts(self) -> None:
         # Before anything of the body is read.
         if not self.server.is_allowed(self.headers.get("authorization", "")):
-            self._refuse(401, "a valid token is needed: Authorization: Bearer ...")
+            self._refuse_alerts(401, "a valid token is needed: Authorization: Bearer ...")
             return
         length = self.headers.get("content-length", "")
         if not length.isdecimal():
-            self._refuse(411, "give a Content-Length")
+            self._refuse_alerts(411, "give a Content-Length")
             return
         if int(length) > MAX_BODY_BYTES:
-            self._refuse(413, f"more than {MAX_BODY_BYTES >> 20} MiB")
+            self._refuse_alerts(413, f"more than {MAX_BODY_BYTES >> 20} MiB")
             return
         body = self.rfile.read(int(length))
         if len(body) < int(length):
@@ -153,11 +166,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             taken = self.server.take(body)
         except BadNotification as error:
-            self._refuse(400, str(error))
+            self._refuse_alerts(400, str(error))
         except JournalError as error:
             self.server.log(f"{error}: alerts are not taken until it can be written again")
             self._refuse(503, "the journal cannot be written; try again")
         else:
+            self.server.tell_taken()
             self._answer(200, msgspec.json.encode(taken) + b"\n")
 
     def _approved_path(self) -> int | None:
@@ -181,8 +195,11 @@ class _Handler(BaseHTTPRequestHandler):
         page = element("html", head, element("body", element("h1", title), *content), lang="en")
         self._answer(status, f"<!doctype html>\n{page}\n".encode(), "text/html; charset=utf-8")
 
-    def _refuse(self, status: int, text: str) -> None:
+    def _refuse_alerts(self, status: int, text: str) -> None:
+        self.server.tell_refusal(status, text)
+        self._refuse(status, text)
 
+    def _refuse(self, status: int, text: str) -> None:
         self.close_connection = True
         self._answer(status, msgspec.json.encode({"error": text}) + b"\n")
 

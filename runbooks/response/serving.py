@@ -6,12 +6,13 @@ from collections.abc import Callable
 from types import FrameType
 
 from diagnose.sources.clock import SystemClock
-from runbooks.errors import ConfigError, Interrupted
+from runbooks.errors import ConfigError, Interrupted, JournalError
 from runbooks.response.conductor import Conductor
 from runbooks.response.config import Config
 from runbooks.response.journal import Journal
 from runbooks.response.lease import Lease
-from runbooks.response.look import Examiner
+from runbooks.response.look import Examiner, check_baselines
+from runbooks.response.moves import in_force
 from runbooks.response.notify import make_senders
 from runbooks.response.receiver import Receiver
 from runbooks.response.tracing import Tracing, make_export
@@ -36,6 +37,7 @@ def serve(config: Config, log: Callable[[str], None], *, plan_only: bool) -> Non
     stop = threading.Event()
     clock = StoppableClock(stop)
     token = config.secret(config.receiver.token_file)
+    check_baselines(config)
     senders = make_senders(config.notify)
     journal = Journal(config.path(config.receiver.journal))
     tracing: Tracing | None = None
@@ -65,6 +67,7 @@ def serve(config: Config, log: Callable[[str], None], *, plan_only: bool) -> Non
         try:
             if _await_lease(lease, stop, log):
                 conductor.run(stop)
+                tell_what_is_left(journal, log)
         finally:
             receiver.shutdown()
             receiver.server_close()
@@ -73,6 +76,20 @@ def serve(config: Config, log: Callable[[str], None], *, plan_only: bool) -> Non
         if tracing is not None:
             tracing.close()
         journal.close()
+
+
+def tell_what_is_left(journal: Journal, log: Callable[[str], None]) -> None:
+    """At the end of the process that acts: nobody watches the clock of an act any more."""
+    try:
+        for number in journal.open_incidents():
+            incident = journal.incident(number)
+            left = in_force(incident)
+            undone = f": {left} stays in force until it is undone then" if left else ""
+            log(
+                f"incident {number} ({incident.runbook} on {incident.target}) goes on when this is started again{undone}"
+            )
+    except JournalError as error:
+        log(f"{error}: what is under way is not known")
 
 
 def _await_lease(lease: Lease, stop: threading.Event, log: Callable[[str], None]) -> bool:

@@ -169,6 +169,23 @@ def test_engines_that_book_time_twice_are_found_out():
     assert analyse(doubled).overbooked_share() > 0.5
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda r: {"schedule_ns": -r.start_ns, "forward_ns": r.emit_ns},  # the end of scheduling was not told
+        lambda r: {"end_ns": r.emit_ns - 10**12},
+        lambda r: {"lock_wait_ns": -(10**12)},
+        lambda r: {"prepare_ns": -(10**12), "postprocess_ns": -(10**12)},
+    ],
+)
+def test_moments_out_of_order_make_no_part_negative_and_none_larger_than_its_gap(broken):
+    """A report of them had parts of hours, and bars as long."""
+    steps = make_steps(60)
+    for index in range(20, 60, 7):
+        steps[index] = steps[index]._replace(**broken(steps[index]))
+    assert_adds_up(analyse(steps))
+
+
 def test_a_gap_across_lost_records_is_left_out():
     steps = make_steps(60)
     analysis = analyse(steps[:20] + steps[25:])

@@ -164,3 +164,12 @@ def test_faults_of_the_engines_probes_are_told():
     diagnosis = bare({"probe_errors": 3.0})
     assert any("3 faults inside the engine's probes" in warning for warning in diagnosis.warnings)
     assert not any("faults inside" in warning for warning in bare({"probe_errors": 0.0}).warnings)
+
+
+def test_an_engine_whose_probes_failed_is_not_called_idle():
+    """Every request was unknown to its probes, say: then their counters stand still while it works."""
+    still = {"tokens_decode": 0.0}
+    assert bare(still).idle
+    faulty = bare(still | {"probe_errors": 3.0})
+    assert not faulty.idle
+    assert any("faults inside" in warning for warning in faulty.warnings)

@@ -5,18 +5,14 @@ import json
 import re
 import subprocess
 import sys
-import urllib.error
-import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from probes.embed import EngineProbes
-from probes.embed_server import ProbeServer
 from probes.records import BlockCensus, StepKind
-from probes.wire import decode_steps
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -174,29 +170,140 @@ def test_a_misused_probe_never_raises_into_the_engine(call, caplog):
     assert len(caplog.records) == 1, "told once, counted ever after"
 
 
-def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return str(answer.read(), "utf-8")
+def two_steps_of(probes, clock, second) -> None:
+    """A step as it should be, `second`, and another as it should be."""
+    probes.arrived("a", 1)
+    run_step(probes, clock, prefills={"a": 1}, emitted=["a"])
+    second()
+    run_step(probes, clock, decodes=["a"], emitted=["a"])
 
 
-def test_the_endpoints_are_those_that_stallscope_reads(clock):
-    probes = make_probes(facts={"weight_bytes": "7"})
-    server = ProbeServer(probes)
-    try:
-        probes.arrived("a", 5)
-        for _ in range(3):
-            run_step(probes, clock, prefills={"a": 1}, emitted=["a"])
-        names = {family.name for family in text_string_to_metric_families(fetch(server.url + "/metrics"))}
-        assert {"stallscope_step_duration_seconds", "stallscope_tokens", "stallscope_engine_info"} <= names
-        header, steps = decode_steps(fetch(server.url + "/debug/steps?since=1&limit=1"))
-        assert ([record.step_id for record in steps], header.next_id) == ([1], 2)
-        for path, status in (("/debug/steps?since=x", 400), ("/nothing", 404)):
-            with pytest.raises(urllib.error.HTTPError) as error:
-                fetch(server.url + path)
-            with error.value as answer:
-                assert answer.code == status
-    finally:
-        server.close()
+def forgets_to_end(probes, clock):
+    probes.step_begins()
+    probes.scheduled(["a"], {})
+    clock.now_ns += 1000
+    probes.emitted(["a"])
+
+
+def forgets_to_begin(probes, clock):
+    probes.scheduled(["a"], {})
+    probes.emitted(["a"])
+    probes.step_ends()
+
+
+def schedules_what_never_arrived(probes, clock):
+    probes.step_begins()
+    probes.scheduled(["a", "stranger"], {})
+    probes.emitted(["a"])
+    probes.step_ends()
+
+
+def ends_the_forward_pass_after_its_tokens(probes, clock):
+    probes.step_begins()
+    probes.scheduled(["a"], {})
+    probes.emitted(["a"])
+    clock.now_ns += 5
+    probes.computed()
+    probes.step_ends()
+
+
+def names_a_site_taken_elsewhere(probes, clock):
+    site = probes.lock.site("elsewhere")
+    with site:
+        pass
+    site.last_wait_ns = 10**9
+    probes.step_begins()
+    probes.scheduled(["a"], {}, site=site)
+    probes.emitted(["a"])
+    probes.step_ends()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (forgets_to_end, "the step before never ended"),
+        (forgets_to_begin, "step_ends without step_begins"),
+        (schedules_what_never_arrived, "KeyError: 'stranger'"),
+        (ends_the_forward_pass_after_its_tokens, "another order"),
+        (names_a_site_taken_elsewhere, "was not taken between"),
+    ],
+)
+def test_a_step_that_was_told_wrongly_leaves_no_record_and_the_log_says_what_is_wrong(clock, caplog, mistake, says):
+    """Figures of hours, from a moment that nobody told, would drown the report of every other step."""
+    probes = make_probes()
+    two_steps_of(probes, clock, lambda: mistake(probes, clock))
+    assert len(records(probes)) == 2
+    for record in records(probes):
+        assert record.postprocess_ns == 5, "what was told is as ever"
+        assert record.host_gap_ns in (None, 0), "a step that was lost is nobody's host gap"
+    assert probes.recorder.counters.probe_errors >= 1
+    assert says in caplog.text
+
+
+def begin(probes):
+    probes.step_begins()
+    probes.scheduled(["a"], {})
+
+
+def test_steps_that_two_threads_tell_at_the_same_time_leave_no_record(clock, caplog):
+    """One after the other is fine; within a step of one, the other would end it."""
+    probes = make_probes()
+    probes.arrived("a", 1)
+    run_step(probes, clock, prefills={"a": 1}, emitted=["a"])
+    with ThreadPoolExecutor(1) as other:
+        other.submit(run_step, probes, clock, ["a"], emitted=["a"]).result()
+        probes.step_begins()
+        probes.idle()
+        other.submit(run_step, probes, clock, ["a"], emitted=["a"]).result()
+        assert (len(records(probes)), probes.recorder.counters.probe_errors) == (3, 0)
+        other.submit(probes.step_begins).result()
+        run_step(probes, clock, ["a"], emitted=["a"])
+        assert "another thread is within a step" in caplog.text
+        faults = probes.recorder.counters.probe_errors
+        other.submit(begin, probes).result()
+        probes.emitted(["a"])
+        probes.step_ends()
+        assert probes.recorder.counters.probe_errors == faults + 1
+    assert len(records(probes)) == 3
+
+
+def test_a_step_that_raised_is_given_up_without_a_fault(clock):
+    probes = make_probes()
+
+    def raises() -> None:
+        probes.step_begins()
+        probes.scheduled(["a"], {})
+        clock.now_ns += 1000
+        probes.failed("forward_error")
+
+    two_steps_of(probes, clock, raises)
+    counters = probes.recorder.counters
+    assert (counters.failures["forward_error"], counters.probe_errors, len(records(probes))) == (1, 0, 2)
+
+
+def test_a_step_with_nothing_to_compute_may_be_left(clock):
+    probes = make_probes()
+
+    def finds_nothing() -> None:
+        probes.step_begins()
+        probes.scheduled([], {})
+        probes.idle()
+
+    two_steps_of(probes, clock, finds_nothing)
+    assert (probes.recorder.counters.probe_errors, len(records(probes))) == (0, 2)
+
+
+def test_a_step_without_tokens_need_not_say_so(clock):
+    """A chunk of a prompt that is not the last."""
+    probes = make_probes(computes_on_thread=True)
+    probes.arrived("a", 100)
+    probes.step_begins()
+    probes.scheduled([], {"a": 50})
+    clock.now_ns += 70
+    probes.step_ends()
+    (record,) = records(probes)
+    assert (record.emitted_tokens, record.forward_ns, record.forward_cpu_ns, record.postprocess_ns) == (0, 70, 70, 0)
+    assert probes.recorder.counters.probe_errors == 0
 
 
 def example() -> str:

@@ -91,6 +91,11 @@ def test_an_answer_that_is_no_state(answer: Answer, error: type[AdminError], wor
     assert type(refused.value) is error, "a refusal is the caller's fault, everything else the engine's"
 
 
+def test_an_engine_that_is_gone_is_said_in_words():
+    with pytest.raises(AdminError, match=r"does not answer \(connection refused: nothing listens there\)"):
+        AdminClient(NOBODY, "secret", timeout_seconds=5.0).state()
+
+
 def test_a_setting_that_cannot_be_put_back_is_said_and_hides_no_other_error():
     with FakeAdmin() as admin:
         arms = KnobArms(admin.url, "max_batched_tokens", ("512", "96"), "secret").__enter__()

@@ -5,6 +5,7 @@ import pytest
 from runbooks.errors import Refused
 from runbooks.response.journal import Limits
 from runbooks.response.look import Look
+from runbooks.response.serving import tell_what_is_left
 from tests.runbooks.response.fake_admin import FakeAdmin
 from tests.runbooks.response.scenes import ACT, alert, better, kinds, make_scene, slow
 
@@ -46,6 +47,25 @@ def test_an_act_that_helped_is_kept_for_its_time_and_undone(scene, admin):
         "max_batched_tokens 512 -> 256 helped (itl_p99 400 ms before, itl_p99 80 ms after (-80 %); help is a fall by 10 %); "
         "max_batched_tokens is 512 again; the alert is resolved"
     )
+
+
+def test_a_receiver_that_stops_says_what_stays_in_force(scene):
+    here = scene(slow(400), better(80))
+    (number,) = here.receive(alert())
+    stays = "max_batched_tokens 512 -> 256 stays in force until it is undone then"
+
+    def told_at_a_stop() -> list[str]:
+        lines: list[str] = []
+        tell_what_is_left(here.journal, lines.append)
+        return lines
+
+    head = f"incident {number} (slow on chat) goes on when this is started again"
+    assert told_at_a_stop() == [head]
+    here.carry(number)
+    assert told_at_a_stop() == [f"{head}: {stays}"]
+    here.clock.sleep(15 * 60)
+    assert here.carry(number).closed is not None
+    assert told_at_a_stop() == []
 
 
 def test_an_act_that_did_not_help_is_undone_at_once(scene, admin):

@@ -99,12 +99,50 @@ def test_alerts_of_one_group_on_one_target_share_an_incident(tmp_path):
         assert len(journal.incident(1).alerts) == 5
 
 
-def test_alerts_of_nobody_are_taken_and_named(tmp_path):
-    with receiving(tmp_path) as (receiver, journal, lines):
-        answer = post(receiver, with_alerts({"labels": {"alertname": "DiskFull", "instance": "db:1"}}))
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ({"alertname": "DiskFull", "instance": "db:1"}, "DiskFull: no runbook has it in its alerts"),
+        (
+            {"alertname": "InterTokenLatencySlow", "instance": "chat\x1b:9", "severity": "page"},
+            "InterTokenLatencySlow: no target's match fits instance='chat\\x1b:9'",
+        ),
+        (
+            {"alertname": "InterTokenLatencySlow", "severity": "page"},
+            "InterTokenLatencySlow: no target's match fits no instance",
+        ),
+        (
+            {"alertname": "InterTokenLatencySlow", "instance": "chat:8000", "severity": "warn"},
+            "InterTokenLatencySlow: no runbook's match fits its labels",
+        ),
+    ],
+)
+def test_alerts_of_nobody_are_taken_and_the_log_says_what_does_not_fit(tmp_path, labels, said):
+    with receiving(tmp_path, runbook='match = { severity = "page" }') as (receiver, journal, lines):
+        answer = post(receiver, with_alerts({"labels": labels}))
         assert answer.json()["unanswered"] == 1
         assert journal.open_incidents() == []
-        assert lines == ["1 alerts without a runbook or target here: DiskFull"]
+        assert lines == [f"not answered here: {said}"]
+
+
+def test_a_sender_that_is_wired_wrongly_is_told_of_once_until_an_alert_is_taken(tmp_path):
+    with receiving(tmp_path) as (receiver, _, lines):
+        for _ in range(3):
+            assert post(receiver, PAYLOAD, token="Bearer wrong").status == 401
+        assert post(receiver, b"{bad").status == 400
+        assert [line.partition(":")[0] for line in lines] == [
+            "a POST to /alerts was refused (401)",
+            "a POST to /alerts was refused (400)",
+        ]
+        assert post(receiver, PAYLOAD).status == 200
+        post(receiver, PAYLOAD, token="")
+        assert sum("(401)" in line for line in lines) == 2
+
+
+def test_who_comes_to_another_place_is_told_where_alerts_go(tmp_path):
+    with receiving(tmp_path) as (receiver, _, _):
+        assert "/alerts, by POST" in post(receiver, PAYLOAD, path="/").json()["error"]
+        assert "/alerts, by POST" in urllib3.request("GET", f"{receiver.url}/alerts").json()["error"]
 
 
 @pytest.mark.parametrize("token", ["", "Bearer wrong", "Basic hook", "hook", "Bearer hook2", "Bearer høøk"])
