@@ -84,7 +84,7 @@ _HOST_ONLY = frozenset({"name", "self cpu", "# of calls"})
 def is_kernel_table(text: str) -> bool:
     """A table of host functions alone is one too: what it lacks is said when it is read."""
     headers = (cells for cells in map(_header, text.split("\n")[:400]) if len(cells) > 3)
-    return any(_form_of(cells) is not None or _HOST_ONLY <= set(cells) for cells in headers)
+    return any(_form_of(cells) is not None or set(cells) >= _HOST_ONLY for cells in headers)
 
 
 def read_kernel_table(name: str, text: str) -> KernelTableEvidence | None:

@@ -158,7 +158,7 @@ def test_a_profile_of_nsight_systems_is_told_how_to_print_it(tmp_path, name, dat
 
 
 def test_a_forgotten_scheme_is_noticed():
-    assert complaint("localhost:8000").endswith("a live target is written http://HOST:PORT")
+    assert complaint("localhost:8000").endswith("a live target is written http://localhost:8000")
     assert "http://" not in complaint("no-such-file.prom")
 
 
