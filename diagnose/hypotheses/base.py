@@ -116,3 +116,11 @@ def command_trace(case: Case) -> str:
 def command_host(case: Case) -> str:
     """How to look at the server's threads: on its own machine, by its process id."""
     return f"stallscope diagnose {case.address} --pid PID   # on the server's machine, with stallscope[host]"
+
+
+def command_gpu(case: Case, fields: str, options: str = "") -> str:
+    """How to read these figures of the driver, and how they come to the diagnosis."""
+    return (
+        f"nvidia-smi --query-gpu={fields} --format=csv{options}   # on the server's machine, into gpu.csv; then stallscope "
+        f"diagnose {case.source} gpu.csv"
+    )

@@ -176,3 +176,9 @@ def test_step_records_that_only_the_probe_s_own_port_serves(url, events, expecte
     diagnosis = diagnose(cases.TARGET, signals, is_live=True, events=seen)
     steps = next(item for item in diagnosis.protocol if item.name == "step durations by kind")
     assert steps.command.startswith(expected)
+
+
+def test_what_only_the_driver_knows_is_given_beside_the_target():
+    asked = [command for command in commands(speaking("vllm")) if command.startswith("nvidia-smi ")]
+    assert asked
+    assert all(f"into gpu.csv; then stallscope diagnose {cases.TARGET} gpu.csv" in command for command in asked)
