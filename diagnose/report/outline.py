@@ -71,6 +71,8 @@ def headline(diagnosis: Diagnosis) -> str:
         return f"{', '.join(supported)}: supported, none of them primary"
     if diagnosis.decision.kind is DecisionKind.NONE:
         return "nothing wrong in this window"
+    if only_an_unused_profile(diagnosis):
+        return "undetermined: the profile is incomplete, and nothing else was given"
     return f"undetermined: no hypothesis is supported by what was measured{_suspicion(diagnosis)}"
 
 
