@@ -26,7 +26,9 @@ def after_refusal(url: str, problem: str) -> str:
     """What to try where a server's first answer was `problem`; empty where that says it all."""
     parts = urlsplit(url)
     if any(code in problem for code in _NO_METRICS) and parts.path:
-        return f"; metrics are not under {parts.path} but at the server's root: try {parts.scheme}://{parts.netloc}"
+        return (
+            f"; metrics are usually at the server's root, not under {parts.path}: try {parts.scheme}://{parts.netloc}"
+        )
     if any(code in problem for code in _NO_METRICS):
         return (
             "; SGLang serves metrics with --enable-metrics, llama.cpp with --metrics, transformers serve has none: then give "

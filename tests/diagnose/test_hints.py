@@ -65,7 +65,7 @@ def first(url: str) -> str:
 def test_the_base_url_of_a_client_is_not_the_server_s(plain):
     text = first(f"{plain}/v1")
     assert text.startswith(f"{plain}/v1/metrics: answered HTTP 501")
-    assert text.endswith(f"; metrics are not under /v1 but at the server's root: try {plain}")
+    assert text.endswith(f"; metrics are usually at the server's root, not under /v1: try {plain}")
     assert "--enable-metrics" in first(plain)
 
 
