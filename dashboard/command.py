@@ -15,6 +15,7 @@ from diagnose.commands.completion import complete_files
 from diagnose.commands.params import Duration, Slo, is_url
 from diagnose.errors import SourceError
 from diagnose.slo import Objective
+from diagnose.sources.hints import meant_url
 
 if TYPE_CHECKING:
     from diagnose.policy import Policy
@@ -145,7 +146,8 @@ def check(targets: tuple[str, ...], record: Path | None, baseline: str, *, reado
         if is_url(target) and not valid_url(target):
             raise SourceError(f"{target!r} is not a target: write http://HOST:PORT")
         if not is_url(target) and not Path(target).is_file():
-            hint = "; a live target is written http://HOST:PORT" if ":" in target else ""
+            url = meant_url(target)
+            hint = f"; a live target is written {url}" if url is not None else ""
             raise SourceError(f"{target}: is neither a URL nor a file{hint}")
     if len(set(targets)) < len(targets):
         raise SourceError("a target is named twice")

@@ -22,6 +22,11 @@ from diagnose.stats import Bounds, median, weighted_quantile
 _PLAIN_URL = re.compile(r"https?://[\w.\[\]:/@%~+=,-]+", re.ASCII)
 
 
+def is_plain_url(text: str) -> bool:
+    """Whether a shell reads it as one word."""
+    return _PLAIN_URL.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Signals of one window and what its step records say."""
@@ -129,7 +134,7 @@ class Case:
 
         So is an address that a shell would read as more than one: recordings come from elsewhere, and commands are copied.
         """
-        return self.target if _PLAIN_URL.fullmatch(self.target) else "http://HOST:PORT"
+        return self.target if is_plain_url(self.target) else "http://HOST:PORT"
 
     @property
     def signals(self) -> Signals:

@@ -50,7 +50,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             from diagnose.nearest import nearest
 
-            ctx.fail(f"no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
+            is_target = cmd_name.startswith(("http://", "https://")) or Path(cmd_name).is_file()
+            meant = f"; write: stallscope diagnose {cmd_name}" if is_target else nearest(cmd_name, COMMANDS)
+            ctx.fail(f"no command {cmd_name!r}{meant}")
         module_name, _, function = COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module_name), function)
         assert isinstance(command, click.Command)

@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 from diagnose.case import Case
 from diagnose.chunking import budget_trade, typical_prompt
-from diagnose.hypotheses.base import command_live, set_knob, set_while_serving, start_flag
+from diagnose.hypotheses.base import (
+    command_live,
+    command_trace,
+    only_traced,
+    set_knob,
+    set_while_serving,
+    start_flag,
+)
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.protocol import Measurement
 from diagnose.units import percent
@@ -86,6 +93,8 @@ def decide(case: Case, findings: list[Finding], primary: str | None, protocol: t
     if causes:
         return _experiment(case, primary or causes[0].name)
     undetermined = [f for f in findings if f.verdict is Verdict.UNDETERMINED and f.causes_latency]
+    if hung := [f for f in undetermined if f.name == "engine_hung" and is_suspected(f)]:
+        return _settle(hung[0])
     if has_regression(case) or (undetermined and case.itl_moved() is None) or any(map(is_suspected, undetermined)):
         return _measure(case, protocol)
     return _nothing(case, findings)
@@ -238,7 +247,27 @@ def _predicted_steps(case: Case, budget: int, smaller: int) -> str:
     return f"; {trade}" if trade else ""
 
 
+def _settle(hang: Finding) -> Decision:
+    """An engine that may stand still has no steps to profile: only whether it does is worth a measurement."""
+    return Decision(
+        DecisionKind.MEASURE,
+        "requests are inside and nothing comes out: find out whether the engine hangs before anything else is measured",
+        tuple(Step(lack.measurement, lack.command) for lack in hang.judgement.missing),
+        "nothing is restarted before it is certain: running requests are lost",
+    )
+
+
 def _measure(case: Case, protocol: tuple[Measurement, ...]) -> Decision:
+    if only_traced(case) and not case.signals.profiles:
+        return Decision(
+            DecisionKind.MEASURE,
+            "no profile is complete, and nothing else was given: nothing was judged",
+            (
+                Step("record all ranks again, with CPU and CUDA activities", command_trace(case)),
+                Step("or watch the server itself, which needs no profiler", command_live(case)),
+            ),
+            "a profile that lacks something looks fast, so that none of it is used",
+        )
     missing = [m for m in protocol if not m.done]
     return Decision(
         DecisionKind.MEASURE,

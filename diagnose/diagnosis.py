@@ -273,18 +273,19 @@ def _window_warnings(case: Case, excess: Excess | None) -> list[str]:
 
 
 _EVENT_TEXTS = {
-    "unreachable": "scrapes failed",
-    "error_answer": "scrapes were answered with an error",
-    "bad_answer": "answers were no metrics page",
-    "no_step_records": "reads of step records failed",
+    "unreachable": ("scrape failed", "scrapes failed"),
+    "error_answer": ("scrape was answered with an error", "scrapes were answered with an error"),
+    "bad_answer": ("answer was no metrics page", "answers were no metrics page"),
+    "no_step_records": ("read of step records failed", "reads of step records failed"),
 }
 
 
 def _event_warnings(case: Case) -> list[str]:
     """What went wrong on the way to the evidence, by kind."""
     warnings: list[str] = []
-    for kind, text in _EVENT_TEXTS.items():
+    for kind, (one, several) in _EVENT_TEXTS.items():
         found = [event.detail for event in case.events if event.kind == kind]
         if found:
-            warnings.append(f"{len(found)} {text}, the first with: {found[0]}")
+            text = f"{one}:" if len(found) == 1 else f"{several}, the first with:"
+            warnings.append(f"{len(found)} {text} {found[0]}")
     return warnings

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from diagnose.case import Case
-from diagnose.hypotheses.base import command_for, command_records
+from diagnose.hypotheses.base import command_for, command_host, command_records, only_traced
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.units import percent
 from probes.records import OpClass
@@ -59,6 +59,9 @@ def _device_shares(case: Case) -> str:
 
 
 def _host(case: Case) -> Measurement:
+    if only_traced(case):
+        found = "a trace shows between steps how long the device idles, and no scheduling and no lock waits"
+        return Measurement("host scheduling and lock", False, found, command_host(case))
     lock, schedule = case.signals.histograms.get("lock_wait"), case.signals.histograms.get("schedule")
     done = bool(case.analysis.steps) or (schedule is not None and schedule.count > 0)
     found = "no host scheduling time"

@@ -127,6 +127,25 @@ def test_a_misspelled_name_comes_with_the_nearest(words, meant, monkeypatch, cap
     assert f"(did you mean {meant}?)" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_target_without_a_command_is_told_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["stallscope", "http://127.0.0.1:8000"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "write: stallscope diagnose http://127.0.0.1:8000" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("words", [["explain"], ["explain", "prefill_interference"], ["explain", "device_degraded"]])
+def test_an_explanation_fits_the_terminal(words, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setattr(sys, "argv", ["stallscope", *words])
+    with pytest.raises(SystemExit):
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 70
+    assert len(words) == 1 or {line.partition(":")[0] for line in lines} >= {"Symptom", "Mechanism", "Measure next"}
+
+
 def complete(shell: str, line: str, home: Path) -> list[str]:
     """What bash offers at the end of `line`, after the script was sourced as the help says."""
     (home / "stallscope").write_text(

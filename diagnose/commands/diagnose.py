@@ -282,9 +282,9 @@ def _supplement(device: Devices | None, model_config: Path | None) -> Supplement
 
 
 def _read(names: Sequence[str], interval: float | None, within: Cut | None, *, quiet: bool) -> FileEvidence:
-    if any(is_url(name) for name in names):
+    if url := next(filter(is_url, names), None):
         raise SourceError(
-            "a baseline is made of files: record the target with `stallscope record TARGET --for 60s -o FILE`"
+            f"a baseline is made of files: record one with `stallscope record {url} --for 60s -o good.rec`, then give good.rec"
         )
     return read_files(names, interval, within, lambda name: reading_progress(f"reading {name}", quiet=quiet))
 

@@ -18,6 +18,7 @@ from diagnose.doctor import (
     optional_parts,
     targets,
 )
+from diagnose.sources.hints import meant_url
 
 _TITLES = {
     "environment": "This environment",
@@ -52,7 +53,7 @@ def doctor_command(urls: tuple[str, ...], as_json: bool) -> NoReturn:
     """
     for url in urls:
         if not is_url(url):
-            raise click.UsageError(f"{url!r} is no URL: write http://HOST:PORT")
+            raise click.UsageError(f"{url!r} is no URL: write {meant_url(url) or 'http://HOST:PORT'}")
     announce("looking at this machine and at what is named")
     checks = [
         *environment(),

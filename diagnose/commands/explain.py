@@ -1,6 +1,7 @@
 """`stallscope explain`."""
 
 import inspect
+import re
 
 import click
 
@@ -10,6 +11,10 @@ from diagnose.errors import SourceError
 from diagnose.hypotheses.base import Hypothesis
 from diagnose.hypotheses.registry import HYPOTHESES
 from diagnose.nearest import nearest
+from diagnose.report.page import Page
+
+_PARAGRAPH = re.compile(r"\n+(?=[A-Z][a-z ]+: )|\n\n")
+"""`Symptom: ...`, `Mechanism: ...`: each begins a line."""
 
 
 @click.command(
@@ -39,6 +44,7 @@ def explain_command(name: str | None, with_thresholds: bool, as_json: bool) -> N
     known = {hypothesis.name: hypothesis for hypothesis in HYPOTHESES}
     if name is not None and name not in known:
         raise SourceError(f"no hypothesis {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+    page = Page()
     if as_json:
         asked = HYPOTHESES if name is None else [known[name]]
         click.echo(to_json(hypotheses=[_fields(hypothesis) for hypothesis in asked]))
@@ -46,9 +52,14 @@ def explain_command(name: str | None, with_thresholds: bool, as_json: bool) -> N
         width = max(map(len, known))
         for hypothesis in HYPOTHESES:
             summary, _, _ = _text(hypothesis).partition("\n")
-            click.echo(f"{hypothesis.name:<{width}}  {summary}")
+            page.line(f"{hypothesis.name:<{width}}  {summary}", hanging=width + 2)
+        click.echo(str(page))
     else:
-        click.echo(f"{name}\n\n{_text(known[name])}")
+        page.line(name)
+        for paragraph in _PARAGRAPH.split(_text(known[name])):
+            page.line()
+            page.line(" ".join(paragraph.split()))
+        click.echo(str(page))
 
 
 def _text(hypothesis: Hypothesis) -> str:
@@ -61,7 +72,6 @@ def _fields(hypothesis: Hypothesis) -> dict[str, object]:
 
 
 def _list_thresholds(as_json: bool) -> None:
-    from diagnose.report.page import Page
     from diagnose.thresholds import thresholds
 
     if as_json:

@@ -50,8 +50,14 @@ def replay_command(recording: str, port: int, speed: float, since: When | None) 
         server = ReplayServer(port, target)
     except OSError as error:
         raise SourceError(f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}") from None
-    threading.Thread(target=replay.run, args=(begin,), name="replay", daemon=True).start()
+    threading.Thread(target=_run, args=(replay, begin), name="replay", daemon=True).start()
     with server:
         length = replay.length_seconds
         click.echo(f"replaying {evidence.name}, {length:.0f} s at {speed:g}x, on {server.url} (Ctrl-C ends)")
         server.serve_forever()
+
+
+def _run(replay: Replay, begin: float) -> None:
+    replay.run(begin)
+    # Who looks later sees work inside and no token: without this line, an engine that hangs.
+    click.echo("the recording has ended: its last answers stay, and nothing moves any more", err=True)

@@ -14,6 +14,8 @@ _SAMPLED = (
     "held cached content, too: not evictions"
 )
 
+_PLUGIN = "the probe plugin, once vLLM was restarted with a checkout of stallscope in its environment, counts"
+
 VLLM = Dialect(
     name="vllm",
     prefixes=("vllm_",),
@@ -139,21 +141,21 @@ VLLM = Dialect(
     state_paths=("/server_info?config_format=json", "/version"),
     commands={
         "steps": "stallscope diagnose {source} --window 60s --log FILE",
-        "blocks": "pip install stallscope",
+        "blocks": "pip install .",
         "host": "stallscope diagnose {address} --pid PID",
-        "evictions": "pip install stallscope",
-        "preemptions": "pip install stallscope",
+        "evictions": "pip install .",
+        "preemptions": "pip install .",
         "limits": "stallscope diagnose {source} --window 60s --log FILE",
     },
     knobs={"max_batched_tokens": "--max-num-batched-tokens", "max_sequences": "--max-num-seqs"},
     cannot={
         "steps": "start vLLM with --enable-logging-iteration-details (0.18 and later) and give its log with --log FILE, or "
         "install stallscope in its environment: the probe plugin adds step records",
-        "blocks": "the probe plugin (install stallscope in vLLM's environment) counts active, reclaimable and free blocks; "
-        "without it KV events do (--kv-events-config)",
+        "blocks": f"{_PLUGIN} active, reclaimable and free blocks; without it KV events do (--kv-events-config)",
         "host": "the probe plugin times scheduling; without it: py-spy dump --pid PID_OF_ENGINECORE",
-        "evictions": "the probe plugin or KV events (--kv-events-config); --kv-cache-metrics samples re-use, not evictions",
-        "preemptions": "the probe plugin counts them when they happen, and what they cost; vLLM's counter lags",
+        "evictions": f"{_PLUGIN} them, and so do KV events (--kv-events-config); --kv-cache-metrics samples re-use, "
+        "not evictions",
+        "preemptions": f"{_PLUGIN} them when they happen, and what they cost; vLLM's counter lags",
         "limits": "the start-up log (--log FILE), /server_info under VLLM_SERVER_DEV_MODE=1, or --setting max_sequences=N",
     },
 )

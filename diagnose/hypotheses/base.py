@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from math import ceil
 from typing import ClassVar
 
-from diagnose.case import Case
+from diagnose.case import Case, is_plain_url
 from diagnose.dialects.registry import engine_of
 from diagnose.dialects.stallscope import STALLSCOPE
 from diagnose.verdict import Argument, Judgement
@@ -35,11 +35,21 @@ def command_for(case: Case, topic: str, otherwise: str = "") -> str:
     engine, advice = engine_of(case.signals.dialect), case.signals.advice.get(topic, "")
     if STALLSCOPE.name in case.signals.dialect.split(" + ") and topic != "limits":
         engine, advice = STALLSCOPE, ""  # the probes are there already, in whatever engine
+        if topic in ("steps", "blocks") and (elsewhere := _side_port(case)):
+            return elsewhere
     command = engine.commands.get(topic, "") if engine is not None else ""
     command = command.replace("{address}", case.address).replace("{source}", case.source)
     if advice:
         return f"{command}   # {advice}" if command else f"# {advice}"
     return command or otherwise or command_live(case)
+
+
+def _side_port(case: Case) -> str:
+    """Empty unless the probe in another engine answers at a port of its own alone, which its metrics name."""
+    url = case.signals.info.get("debug_url", "")
+    if not is_plain_url(url) or not any(event.kind == "no_step_records" for event in case.events):
+        return ""
+    return f"stallscope diagnose {url}   # on the server's machine: the port of the probe alone"
 
 
 def command_census(case: Case) -> str:
@@ -98,10 +108,19 @@ def command_trace(case: Case) -> str:
     """How to record a complete trace of every rank, with steps annotated: vLLM's and SGLang's own endpoints."""
     return (
         f"curl -X POST {case.address}/start_profile; sleep 5; curl -X POST {case.address}/stop_profile   "
-        "# then stallscope diagnose TRACE..."
+        "# vLLM must have been started with --profiler-config.profiler torch --profiler-config.torch_profiler_dir /DIR "
+        "(VLLM_TORCH_PROFILER_DIR=/DIR before 0.13); then stallscope diagnose /DIR/*.gz"
     )
 
 
 def command_host(case: Case) -> str:
     """How to look at the server's threads: on its own machine, by its process id."""
     return f"stallscope diagnose {case.address} --pid PID   # on the server's machine, with stallscope[host]"
+
+
+def command_gpu(case: Case, fields: str, options: str = "") -> str:
+    """How to read these figures of the driver, and how they come to the diagnosis."""
+    return (
+        f"nvidia-smi --query-gpu={fields} --format=csv{options}   # on the server's machine, into gpu.csv; then stallscope "
+        f"diagnose {case.source} gpu.csv"
+    )

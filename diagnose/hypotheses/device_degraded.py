@@ -1,5 +1,5 @@
 from diagnose.case import Case, Window, decode_step_quantile
-from diagnose.hypotheses.base import Hypothesis
+from diagnose.hypotheses.base import Hypothesis, command_gpu
 from diagnose.policy import Policy
 from diagnose.units import percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -203,11 +203,11 @@ class DeviceDegraded(Hypothesis):
                 "the reasons for which the driver lowers clocks (DCGM: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, not collected by "
                 "default), or clocks beside a baseline's",
                 "a GPU that is too hot or short of power slows every step and shows in no engine metric",
-                "nvidia-smi --query-gpu=clocks_throttle_reasons.active,clocks.sm,temperature.gpu,power.draw --format=csv -l 1",
+                command_gpu(case, "clocks_throttle_reasons.active,clocks.sm,temperature.gpu,power.draw", " -l 1"),
             )
         if not errors_known:
             argument.lacks(
                 "uncorrected memory errors and XIDs over the window",
                 "hardware that fails is slow, or gone, before any metric of the engine says why",
-                "nvidia-smi --query-gpu=ecc.errors.uncorrected.volatile.total,pcie.link.gen.current --format=csv",
+                command_gpu(case, "ecc.errors.uncorrected.volatile.total,pcie.link.gen.current"),
             )

@@ -1,5 +1,5 @@
 from diagnose.case import Case
-from diagnose.hypotheses.base import Hypothesis, command_census
+from diagnose.hypotheses.base import Hypothesis, command_census, command_gpu
 from diagnose.hypotheses.pool import bucket_text, occupancy
 from diagnose.units import binary_bytes, percent
 from diagnose.verdict import Argument, Judgement, Stance, Verdict
@@ -41,7 +41,7 @@ class ExpectedReservation(Hypothesis):
             argument.lacks(
                 "device memory, total and reserved",
                 "this hypothesis explains high device memory; without the figure there is nothing to explain",
-                "nvidia-smi --query-gpu=memory.used,memory.total --format=csv",
+                command_gpu(case, "memory.used,memory.total"),
             )
         if pool is None:
             argument.lacks(

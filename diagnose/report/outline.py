@@ -7,8 +7,9 @@ from math import inf
 
 from diagnose.account import HOST_PARTS, PARTS, Account
 from diagnose.case import Window
-from diagnose.decision import DecisionKind, Finding
+from diagnose.decision import DecisionKind, Finding, is_suspected
 from diagnose.diagnosis import Diagnosis
+from diagnose.hypotheses.base import only_traced
 from diagnose.policy import overridden
 from diagnose.signals import Signals
 from diagnose.stats import Bounds
@@ -18,6 +19,7 @@ from diagnose.verdict import Evidence, Stance, Verdict
 NOT_OBSERVED = "not observed"
 NOT_CHECKED = "Not checked"
 ALL_CHECKED = "every hypothesis was checked"
+NOTHING_JUDGED = "nothing was measured that speaks for or against any of them; --verbose says what each one lacks:"
 NO_ACCOUNT = (
     "no account: it needs step records with enough pure decode steps, or for an estimate histograms of inter-token latency and "
     "of step durations by kind"
@@ -59,16 +61,25 @@ def headline(diagnosis: Diagnosis) -> str:
         # Without step records there is no excess to share: the rules then compare with the time of the steps.
         whole = "the excess of the slow gaps" if diagnosis.excess is not None else "the time of the steps"
         part = f": {percent(share)} of {whole}" if share and diagnosis.case.itl_moved() else ""
-        benign = " (benign)" if named.benign else ""
+        benign = f" (benign){_suspicion(diagnosis)}" if named.benign else ""
         return f"{named.name} is {named.verdict.value}{benign}{part}"
     supported = [f.name for f in diagnosis.findings if f.is_supported]
     if supported and all(f.benign for f in diagnosis.findings if f.is_supported):
-        return f"undetermined: no cause is supported by what was measured; {', '.join(supported)} explains no latency"
+        benign = f"{', '.join(supported)} explains no latency"
+        return f"undetermined: no cause is supported by what was measured; {benign}{_suspicion(diagnosis)}"
     if supported:
         return f"{', '.join(supported)}: supported, none of them primary"
     if diagnosis.decision.kind is DecisionKind.NONE:
         return "nothing wrong in this window"
-    return "undetermined: no hypothesis is supported by what was measured"
+    if only_an_unused_profile(diagnosis):
+        return "undetermined: the profile is incomplete, and nothing else was given"
+    return f"undetermined: no hypothesis is supported by what was measured{_suspicion(diagnosis)}"
+
+
+def _suspicion(diagnosis: Diagnosis) -> str:
+    """A hang that is not certain yet must not hide in the middle of a page."""
+    hung = any(f.name == "engine_hung" and is_suspected(f) for f in diagnosis.findings)
+    return "; engine_hung is suspected" if hung else ""
 
 
 def about(diagnosis: Diagnosis) -> list[str]:
@@ -268,6 +279,11 @@ def failed_rules(diagnosis: Diagnosis) -> list[str]:
 def unchecked(diagnosis: Diagnosis) -> list[Finding]:
     """Undetermined because nothing was measured that speaks for or against them: never to be read as all right."""
     return [finding for finding in diagnosis.findings if finding.error is None and _nothing_measured(finding)]
+
+
+def only_an_unused_profile(diagnosis: Diagnosis) -> bool:
+    """An incomplete profile is all that was given: every hypothesis lacks everything."""
+    return only_traced(diagnosis.case) and not diagnosis.case.signals.profiles and not any(verdict_groups(diagnosis))
 
 
 def _nothing_measured(finding: Finding) -> bool:

@@ -96,9 +96,12 @@ def _verdicts(diagnosis: Diagnosis, page: Page, verbose: bool) -> None:
     failed, unchecked = outline.failed_rules(diagnosis), outline.unchecked(diagnosis)
     for text in failed:
         page.line(text, indent=2, hanging=2, style="bad")
+    if outline.only_an_unused_profile(diagnosis) and not verbose:
+        page.line(f"{outline.NOTHING_JUDGED} {', '.join(finding.name for finding in unchecked)}", indent=2)
+        unchecked = []
     for finding in unchecked:
         _finding(page, finding, brief=False, verbose=verbose)
-    if not failed and not unchecked:
+    if not failed and not outline.unchecked(diagnosis):
         page.line(outline.ALL_CHECKED, indent=2, style="dim")
 
 

@@ -39,6 +39,10 @@ class Content:
         try:
             self._stream = self._open()
             self.head = self._read(_HEAD_BYTES)
+        except IsADirectoryError as error:
+            raise SourceError(
+                f"{name}: cannot be read: {error.strerror}; name the files in it: {name.rstrip('/')}/*"
+            ) from None
         except OSError as error:
             raise SourceError(f"{name}: cannot be read: {error.strerror or error}{hint}") from None
         except SourceError:

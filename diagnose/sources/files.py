@@ -1,6 +1,5 @@
 """Files as sources, each recognised by content and read by its kind's reader. `-` is standard input."""
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +10,7 @@ from diagnose.errors import SourceError
 from diagnose.kernel_profile import KernelProfile
 from diagnose.observation import Cut, Observation, OtherSource, observe
 from diagnose.sources.content import Content
+from diagnose.sources.hints import meant_url
 from diagnose.sources.pages import TimedPage
 from diagnose.sources.readers import UNKNOWN_TIME, Reading, choose_reader
 from diagnose.sources.replay import part_of
@@ -19,7 +19,6 @@ from probes.recording import Entry
 
 _LONG_BYTES = 8 << 20
 """A file of this size takes seconds to read, whatever it is."""
-_HOST_PORT = re.compile(r"^[\w.-]+:\d+(/.*)?$")
 
 
 @dataclass(slots=True)
@@ -80,7 +79,8 @@ def read_files(
 
 
 def _read(name: str, within: Cut | None, progress: Progress) -> Reading:
-    hint = "; a live target is written http://HOST:PORT" if _HOST_PORT.match(name) else ""
+    url = meant_url(name)
+    hint = f"; a live target is written {url}" if url is not None else ""
     with Content(name, within, hint) as content:
         if not content.head.strip():
             raise SourceError(f"{name}: is empty")

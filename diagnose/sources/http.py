@@ -23,6 +23,7 @@ from urllib3.exceptions import (
 )
 
 from diagnose.errors import ErrorAnswer, SourceError, TargetError
+from diagnose.sources.hints import meant_url
 from diagnose.units import printable
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -52,7 +53,7 @@ class Endpoint:
         except ValueError as error:
             raise SourceError(f"{url!r} is not a URL: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SourceError(f"{url!r} is not a target: write http://HOST:PORT")
+            raise SourceError(f"{url!r} is not a target: write {meant_url(url) or 'http://HOST:PORT'}")
         del port
         path = parts.path.rstrip("/")
         # People paste the scrape URL; what they mean is the server.

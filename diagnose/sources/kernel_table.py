@@ -77,8 +77,14 @@ class KernelTableEvidence:
         return Signals(KERNELS, None, 0, kernels=self.totals)
 
 
+_HOST_ONLY = frozenset({"name", "self cpu", "# of calls"})
+"""Columns of torch's table where no device was profiled: it has none for the device."""
+
+
 def is_kernel_table(text: str) -> bool:
-    return any(_form_of(cells) is not None for cells in map(_header, text.split("\n")[:400]) if len(cells) > 3)
+    """A table of host functions alone is one too: what it lacks is said when it is read."""
+    headers = (cells for cells in map(_header, text.split("\n")[:400]) if len(cells) > 3)
+    return any(_form_of(cells) is not None or set(cells) >= _HOST_ONLY for cells in headers)
 
 
 def read_kernel_table(name: str, text: str) -> KernelTableEvidence | None:
@@ -111,7 +117,10 @@ def _cells(line: str) -> list[str]:
     """Of a row of either kind: columns two spaces apart, or commas."""
     text = line.strip()
     if text.count(",") >= 4 and not _GAP.search(text):
-        return next(csv.reader([text]))
+        try:
+            return next(csv.reader([text]))
+        except csv.Error:  # bytes of some other file: a lone line end, a field beyond all limits
+            return [text]
     return _GAP.split(text)
 
 

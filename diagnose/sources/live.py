@@ -11,6 +11,7 @@ from diagnose.dialects.view import PageView
 from diagnose.errors import ErrorAnswer, NotMetrics, TargetError
 from diagnose.exposition import Exposition, ExpositionError, ExpositionParser
 from diagnose.observation import GONE_AFTER_FAILURES
+from diagnose.sources import hints
 from diagnose.sources.clock import Clock
 from diagnose.sources.http import Endpoint
 from probes.recording import Entry
@@ -18,11 +19,6 @@ from probes.records import StepRecord
 from probes.wire import StepsHeader, decode_steps
 
 _AFTER_ALL_STEPS = 2**62
-_NO_METRICS = ("HTTP 404", "HTTP 501")
-_HINT = (
-    "; SGLang serves metrics with --enable-metrics, llama.cpp with --metrics, transformers serve has none: then give the "
-    "server's log as a file"
-)
 
 
 def first_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
@@ -34,7 +30,7 @@ def first_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
     try:
         return body, recognise(endpoint.url, page)
     except TargetError as error:
-        raise NotMetrics(str(error)) from None
+        raise NotMetrics(f"{error}{hints.after_other_metrics(endpoint.url, page.samples)}") from None
 
 
 def any_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
@@ -46,8 +42,8 @@ def any_page(endpoint: Endpoint) -> tuple[str, tuple[Dialect, ...]]:
 def _read_page(endpoint: Endpoint) -> tuple[str, Exposition]:
     try:
         body = endpoint.get("/metrics")
-    except ErrorAnswer as error:
-        raise ErrorAnswer(f"{error}{_HINT if any(code in str(error) for code in _NO_METRICS) else ''}") from None
+    except TargetError as error:
+        raise type(error)(f"{error}{hints.after_refusal(endpoint.url, str(error))}") from None
     if body.lstrip()[:1] in ("[", "{"):
         raise NotMetrics(
             f"{endpoint.url}/metrics: answers JSON; a TensorRT-LLM server has its metrics at {endpoint.url}/prometheus/metrics, "
@@ -56,7 +52,7 @@ def _read_page(endpoint: Endpoint) -> tuple[str, Exposition]:
     try:
         return body, ExpositionParser().parse(body)
     except ExpositionError as error:
-        raise NotMetrics(f"{endpoint.url}/metrics: not a metrics page: {error}") from None
+        raise NotMetrics(f"{endpoint.url}/metrics: not a metrics page: {error}{hints.after_web_page(body)}") from None
 
 
 FirstPage = Callable[[Endpoint], tuple[str, tuple[Dialect, ...]]]

@@ -284,8 +284,15 @@ _TABLE = re.compile(r'(?:sep=.\s+)?"?(?:time|timestamp|date)"?\s*[,;\t]', re.IGN
 """How a table that a dashboard exports begins."""
 
 
+_NSIGHT = (".nsys-rep", ".qdrep", ".sqlite")
+"""What Nsight Systems writes: its own form, and a database that each of its versions lays out otherwise."""
+_SQLITE = b"SQLite format 3\x00"
+
+
 def _looks_like(content: Content) -> str:
     """What was given instead of evidence, in a few words."""
+    if content.head.startswith(_SQLITE) or content.name.endswith(_NSIGHT):
+        return f"is not text; of a profile by Nsight Systems, give what `nsys stats {printable(content.name)}` prints"
     try:
         content.head.decode("utf-8")
     except UnicodeDecodeError as error:

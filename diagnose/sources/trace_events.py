@@ -9,8 +9,9 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -150,17 +151,25 @@ class TraceFile:
 class _Source:
     """Chunks of a stream; a gzip that breaks off ends like a file that does."""
 
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile) -> None:
+    def __init__(self, stream: BufferedReader | gzip.GzipFile) -> None:
         self._stream = stream
         self.position = 0
 
     def read(self) -> bytes:
-        try:
-            chunk = self._stream.read(_CHUNK_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            return b""
-        self.position += len(chunk)
-        return chunk
+        """Piece by piece: one large read of a gzip that breaks off would lose what it had unpacked before."""
+        chunks: list[bytes] = []
+        size = 0
+        while size < _CHUNK_BYTES:
+            try:
+                chunk = self._stream.read1(_CHUNK_BYTES - size)
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+        self.position += size
+        return b"".join(chunks)
 
 
 def _skip(text: str, at: int) -> int:

@@ -63,7 +63,7 @@ def test_without_a_terminal_it_says_what_to_use():
     ("arguments", "words"),
     [
         (["nowhere.rec"], "neither a URL nor a file"),
-        (["127.0.0.1:8000"], "a live target is written http://HOST:PORT"),
+        (["127.0.0.1:8000"], "a live target is written http://127.0.0.1:8000"),
         (["http://"], "is not a target"),
         (["http://h:x"], "is not a target"),
         ([RECORDING, RECORDING], "named twice"),

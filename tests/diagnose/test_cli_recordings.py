@@ -95,6 +95,7 @@ def test_a_replay_can_be_diagnosed_like_its_target(files):
             replay.send_signal(signal.SIGINT)
         _, err = replay.communicate(timeout=30)
     assert replay.returncode == 130
+    assert err.startswith("the recording has ended: its last answers stay, and nothing moves any more\n")
     assert "Traceback" not in err
 
 

@@ -6,7 +6,7 @@ from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.dialects.base import TOPICS
 from diagnose.dialects.registry import DIALECTS, engine_of
 from diagnose.hypotheses.base import command_for, set_knob
-from diagnose.observation import observe
+from diagnose.observation import Event, observe
 from probes.recording import Entry
 from tests.builders import START_UNIX, Engine, make_signals
 from tests.diagnose import cases
@@ -72,7 +72,7 @@ def test_the_protocol_of_the_engines_that_people_run():
     logged, beside = f"stallscope diagnose {at} --window 60s --log FILE", f"stallscope diagnose {at} --pid PID"
     assert said == {
         "stallscope": [f"curl -s {at}/debug/census", f"curl -s '{at}/debug/steps?since=0'", look_again],
-        "vllm": ["pip install stallscope", logged, beside],
+        "vllm": ["pip install .", logged, beside],
         "sglang": [look_again, logged, beside],
         "llamacpp": [f"curl -s {at}/slots", logged, "perf record -g -p PID"],
     }  # fmt: skip
@@ -155,3 +155,30 @@ def test_commands_are_of_known_topics_and_settings():
     for dialect in DIALECTS:
         assert dialect.commands.keys() <= TOPICS.keys()
         assert dialect.knobs.keys() <= {"max_batched_tokens", "max_sequences"}
+
+
+@pytest.mark.parametrize(
+    ("url", "events", "expected"),
+    [
+        (
+            "http://127.0.0.1:9",
+            ("no_step_records",),
+            "stallscope diagnose http://127.0.0.1:9   # on the server's machine",
+        ),
+        ("http://127.0.0.1:9", (), f"curl -s '{cases.TARGET}/debug/steps?since=0'"),
+        ("$(reboot)", ("no_step_records",), f"curl -s '{cases.TARGET}/debug/steps?since=0'"),
+    ],
+)
+def test_step_records_that_only_the_probe_s_own_port_serves(url, events, expected):
+    """vLLM without VLLM_PLUGINS: the metrics page says where they are, and the page's own server has none."""
+    signals = make_signals(dialect="stallscope + vllm", info={"debug_url": url})
+    seen = [Event(1, kind, "http://h/debug/steps: answered HTTP 404") for kind in events]
+    diagnosis = diagnose(cases.TARGET, signals, is_live=True, events=seen)
+    steps = next(item for item in diagnosis.protocol if item.name == "step durations by kind")
+    assert steps.command.startswith(expected)
+
+
+def test_what_only_the_driver_knows_is_given_beside_the_target():
+    asked = [command for command in commands(speaking("vllm")) if command.startswith("nvidia-smi ")]
+    assert asked
+    assert all(f"into gpu.csv; then stallscope diagnose {cases.TARGET} gpu.csv" in command for command in asked)

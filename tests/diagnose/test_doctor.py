@@ -110,7 +110,7 @@ def test_a_person_at_a_terminal_sees_that_it_looks(quick, stallscope, monkeypatc
 def test_what_is_no_url_is_a_usage_error(stallscope):
     code, out, err = stallscope("doctor", "localhost:8000")
     assert (code, out) == (2, "")
-    assert "'localhost:8000' is no URL: write http://HOST:PORT" in err
+    assert "'localhost:8000' is no URL: write http://localhost:8000" in err
 
 
 def test_files_and_variables_are_named_and_not_shown(quick, stallscope, tmp_path, monkeypatch):

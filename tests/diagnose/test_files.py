@@ -133,15 +133,32 @@ def test_a_recording_of_a_later_schema_is_not_guessed_at(tmp_path):
 def test_what_cannot_be_read(tmp_path):
     missing = str(tmp_path / "none.prom")
     assert complaint(missing) == f"{missing}: cannot be read: No such file or directory"
-    assert "cannot be read: Is a directory" in complaint(str(tmp_path))
+    assert complaint(str(tmp_path)).endswith(f"cannot be read: Is a directory; name the files in it: {tmp_path}/*")
     assert complaint(put(tmp_path, "empty", " \n\n")).endswith(": is empty")
     binary = tmp_path / "binary"
     binary.write_bytes(b"\x80\x81\xff" * 100)
     assert complaint(str(binary)).startswith(f"{binary}: is not text; what can be read: ")
 
 
+@pytest.mark.parametrize("line", [b"a,b,c\rd,e,f", b"\x9f,\x00,\r,,,,"])
+def test_bytes_with_commas_are_no_table(tmp_path, line):
+    """A profiler's own file has lines of all kinds among its bytes."""
+    path = tmp_path / "odd"
+    path.write_bytes(b"\x80\x81\xff\n" + line + b"\n")
+    assert "what can be read: " in complaint(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("run.nsys-rep", b"\x9c\x01\xff"), ("a.db", b"SQLite format 3\x00\x10\x00")]
+)
+def test_a_profile_of_nsight_systems_is_told_how_to_print_it(tmp_path, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert f"; of a profile by Nsight Systems, give what `nsys stats {path}` prints; what can" in complaint(str(path))
+
+
 def test_a_forgotten_scheme_is_noticed():
-    assert complaint("localhost:8000").endswith("a live target is written http://HOST:PORT")
+    assert complaint("localhost:8000").endswith("a live target is written http://localhost:8000")
     assert "http://" not in complaint("no-such-file.prom")
 
 

@@ -316,7 +316,7 @@ def test_a_missed_scrape_is_told_and_left_open():
         diagnosis, "hard_failure"
     )
     assert diagnosis.exit_code == 0, "it leaves the other answers as they are"
-    assert any("1 scrapes failed" in warning for warning in diagnosis.warnings)
+    assert any("1 scrape failed: http://x/metrics: no answer" in warning for warning in diagnosis.warnings)
 
 
 # ---- all of them

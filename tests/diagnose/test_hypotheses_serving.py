@@ -7,6 +7,7 @@ import pytest
 from diagnose.diagnosis import Diagnosis, diagnose
 from diagnose.dialects.base import Usage
 from diagnose.observation import Observation
+from diagnose.report.outline import headline
 from probes.records import BlockCensus
 from tests.builders import Machine, Plan, make_signals, make_steps, watch
 from tests.diagnose import cases
@@ -25,6 +26,15 @@ def test_a_short_window_without_a_step_is_open():
     diagnosis = look(cases.hung(seconds=20))
     assert verdict(diagnosis, "engine_hung") == "undetermined"
     assert "a window of at least 30 s" in texts(diagnosis, "engine_hung")
+    assert diagnosis.exit_code == 3
+
+
+def test_a_hang_that_is_not_certain_is_settled_before_anything_is_profiled():
+    diagnosis = look(cases.hung(seconds=20))
+    assert headline(diagnosis).endswith("; engine_hung is suspected")
+    assert [(step.text, step.command) for step in diagnosis.decision.steps] == [
+        ("a window of at least 30 s", f"stallscope diagnose {cases.TARGET} --window 60s")
+    ]
     assert diagnosis.exit_code == 3
 
 

@@ -111,6 +111,18 @@ def test_a_table_of_host_functions_says_what_it_lacks(tmp_path):
         look(tmp_path / "t.txt", text)
 
 
+HOST_ALONE = """-----------------  ------------  ------------  ------------  ------------  ------------  ------------
+             Name    Self CPU %      Self CPU   CPU total %     CPU total  CPU time avg    # of Calls
+-----------------  ------------  ------------  ------------  ------------  ------------  ------------
+     aten::linear         2.10%      12.000us        91.30%     521.000us      26.050us            20
+"""
+
+
+def test_a_table_without_columns_of_a_device_says_so_too(tmp_path):
+    with pytest.raises(SourceError, match="without a device kernel in it: profile the device, too"):
+        look(tmp_path / "t.txt", HOST_ALONE)
+
+
 # ---- a person's summary
 
 

@@ -239,3 +239,18 @@ def test_a_report_is_delivered_in_the_form_that_was_asked_for(form, quiet, first
     text = out.getvalue().decode()
     assert text.startswith(first.replace("`", ""))
     assert (text.count("\n") == 1) == (form == "text")
+
+
+def test_a_long_comment_is_wrapped_below_its_command_and_said_once():
+    page = Page(width=80, styled=False)
+    why = "start the server with an option that it has had for some time, and give its log as well"
+    for url in ("http://h:1", "http://h:2"):
+        page.command(f"stallscope diagnose {url} --log FILE   # {why}   # at an idle moment", indent=6)
+    page.command("curl -s http://h:1   # short", indent=6)
+    assert str(page).split("\n") == [
+        "      $ stallscope diagnose http://h:1 --log FILE",
+        "        # start the server with an option that it has had for some time, and",
+        "        # give its log as well; at an idle moment",
+        "      $ stallscope diagnose http://h:2 --log FILE",
+        "      $ curl -s http://h:1   # short",
+    ]

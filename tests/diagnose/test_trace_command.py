@@ -55,6 +55,29 @@ def test_an_incomplete_profile_is_insufficient_evidence(tmp_path):
     assert any("incomplete profile, not used" in warning for warning in json.loads(out)["warnings"])
 
 
+def test_a_trace_measures_no_scheduling(tmp_path):
+    path = Trace().run(with_prefill()).write(tmp_path / "t.json")
+    protocol = json.loads(run(path, "--json")[1])["protocol"]
+    done = {item["name"]: item["done"] for item in protocol}
+    assert done["step durations by kind"]
+    assert not done["host scheduling and lock"]
+
+
+def test_a_profile_that_cannot_be_used_is_answered_in_one_screen(tmp_path):
+    """The reader has a trace and no server: a list of what every hypothesis lacks would bury the one thing to do."""
+    path = tmp_path / "host-only.json"
+    path.write_text(json.dumps({"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 2}]}))
+    code, out = run(path)
+    assert code == 3
+    assert "it holds no device kernels" in " ".join(out.split())
+    assert "nothing was judged" in out
+    assert run(path, "-q")[1] == "undetermined: the profile is incomplete, and nothing else was given\n"
+    assert out.count("/start_profile") == 2  # the protocol's and the decision's
+    assert len(out.splitlines()) < 70
+    assert "? lacks" not in out
+    assert "? lacks" in run(path, "--verbose")[1]
+
+
 def test_a_broken_trace_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("diagnose.sources.trace_events._MAX_EVENT_BYTES", 1000)
     path = tmp_path / "t.json"

@@ -100,9 +100,10 @@ def test_wherever_chunks_and_the_file_end(tmp_path_factory, chunk, share):
     assert len(events) >= cut.count("\n},\n") - 1
 
 
+@pytest.mark.parametrize("steps", [8, 200])  # less and more than what is unpacked at once
 @pytest.mark.parametrize("share", [0.3, 0.9])
-def test_a_gzip_that_breaks_off_is_read_up_to_there(tmp_path, share):
-    text = Trace().run(steady(200)).text()
+def test_a_gzip_that_breaks_off_is_read_up_to_there(tmp_path, share, steps):
+    text = Trace().run(steady(steps)).text()
     data = gzip.compress(text.encode())
     path = tmp_path / "t.json.gz"
     path.write_bytes(data)
