@@ -1,4 +1,4 @@
-"""The latency account: where the wall time of inter-token gaps went, from step records (DIAGNOSIS.md, section 4).
+"""The latency account: where the wall time of inter-token gaps went, from step records.
 
 A gap runs from one step's tokens to the next ones'. Its time is split into exclusive parts that add up to it:
 
@@ -13,9 +13,11 @@ A gap runs from one step's tokens to the next ones'. Its time is split into excl
     other             what nothing above explains (shown, never hidden)
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from diagnose.policy import Policy
@@ -117,9 +119,9 @@ class DecodeModel:
         return self.fit.coefficients[2] * record.decode_context_tokens / total if total > 0 else 0.0
 
 
-@dataclass(slots=True)
+@dataclass
 class StepAnalysis:
-    """All that the step records of one window say about gaps. Empty lists when there is too little."""
+    """All that the step records of one window say about gaps. Empty lists when there is too little. It does not change."""
 
     steps: tuple[StepRecord, ...]
     decode_steps: list[StepRecord]
@@ -131,8 +133,18 @@ class StepAnalysis:
     def num_gaps(self) -> int:
         return sum(gap.tokens for gap in self.gaps)
 
+    @cached_property
+    def _lengths(self) -> tuple[list[float], list[int]]:
+        """Gaps' seconds, ascending, and how many tokens came after one of them or a shorter one."""
+        ordered = sorted((gap.seconds, gap.tokens) for gap in self.gaps)
+        return [seconds for seconds, _ in ordered], list(accumulate(tokens for _, tokens in ordered))
+
     def quantile(self, q: float) -> float:
-        return weighted_quantile([gap.seconds for gap in self.gaps], [gap.tokens for gap in self.gaps], q)
+        """As `weighted_quantile`, of gaps sorted once: many rules ask. Raises ValueError where there is no gap."""
+        seconds, reached = self._lengths
+        if not seconds:
+            raise ValueError("quantile of nothing")
+        return seconds[min(len(seconds) - 1, bisect_left(reached, q * reached[-1]))]
 
     def stall_share(self, factor: float) -> float:
         """Share of the streams' decode time that was spent in gaps of at least `factor` times their floor."""
@@ -159,6 +171,10 @@ class StepAnalysis:
         return self._account(q, lambda gap: low <= gap.seconds <= high)
 
     def account_p50(self) -> Account | None:
+        return self._account_p50
+
+    @cached_property
+    def _account_p50(self) -> Account | None:
         if not self.gaps:
             return None
         return self.account_between(self.quantile(0.45), self.quantile(0.55), 0.5)
@@ -169,6 +185,10 @@ class StepAnalysis:
         return self.account_between(self.quantile(0.99), float("inf"), 0.99)
 
     def account_all(self) -> Account | None:
+        return self._account_all
+
+    @cached_property
+    def _account_all(self) -> Account | None:
         return self._account(0.5, lambda _: True)
 
     def account_stalled(self, factor: float) -> Account | None:

@@ -1,4 +1,4 @@
-"""One window against another, as far as a single pair allows (DIAGNOSIS.md, section 6).
+"""One window against another, as far as a single pair allows.
 
 Arrivals, context lengths, cache warmth, and precision and build must match and at most one setting may differ; otherwise
 the pair is `not_comparable`, with every mismatch named and no difference given. Never more than a direction comes out of

@@ -1,4 +1,4 @@
-"""Bytes and FLOPs of one step from the model's geometry, against the device's ceilings (DIAGNOSIS.md, section 4).
+"""Bytes and FLOPs of one step from the model's geometry, against the device's ceilings.
 
 Which resource limits a step follows from its own shape, the precision, the device and the kernel: no token count and no
 batch size is a threshold here. Prefill can be limited by memory and batched decode by compute. All of it is analytical.

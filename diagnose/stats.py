@@ -17,7 +17,7 @@ def weighted_quantiles(values: Sequence[float], weights: Sequence[float], qs: Se
     if not values:
         raise ValueError("quantile of nothing")
     order = sorted(range(len(values)), key=values.__getitem__)
-    reached = list(accumulate(weights[index] for index in order))
+    reached = list(accumulate(map(weights.__getitem__, order)))
     total, last = sum(weights), len(order) - 1
     return [values[order[min(last, bisect_left(reached, q * total))]] for q in qs]
 
