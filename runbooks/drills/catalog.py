@@ -194,7 +194,7 @@ DRILLS: dict[str, Drill] = {
             "queue_overload",
             "prompts arrive faster than a small token budget lets them in",
             "queue time as a share of the time to first token",
-            options=("--max-batched-tokens", "24"),
+            options=("--max-batched-tokens", "8"),
             loads=("rate=1,prompt=24,output=150-300", "rate=10,prompt=150,output=2-4"),
             symptom=Symptom.TTFT,
             primary=("queue_overload",),
