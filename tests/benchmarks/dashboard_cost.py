@@ -190,7 +190,9 @@ def steady(count: int, interval: str, seconds: float, warm: float) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    parser.add_argument("--soak", type=float, default=140.0, help="seconds to watch one target: some diagnoses long [140]")
+    parser.add_argument(
+        "--soak", type=float, default=140.0, help="seconds to watch one target: some diagnoses long [140]"
+    )
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=60.0, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -38,9 +38,16 @@ def from_recording(name: str) -> Callable[[], View]:
 
 
 def saturation() -> View:
-    """As a person would mark it: half a minute before, and the last half minute."""
-    name = "saturation-simulated.rec"
-    return make_view(recording(name), name=name, is_file=True, baseline=(2, 28), incident=(42, 70))
+    """A drill on the engine with a real model, marked as a person would: its usual load, then six streams with long contexts."""
+    usual, saturated = recording("drill-bandwidth_saturation-baseline.rec"), recording("drill-bandwidth_saturation.rec")
+    first = usual[0].unix
+    return make_view(
+        [*usual, *saturated],
+        name="drill-bandwidth_saturation.rec",
+        is_file=True,
+        baseline=(0, usual[-1].unix - first),
+        incident=(saturated[0].unix - first, saturated[-1].unix - first),
+    )
 
 
 SITUATIONS: dict[str, Callable[[], View]] = {
@@ -76,7 +83,7 @@ def cases() -> dict[str, Callable[[], str]]:
             found[f"{name}-{width}x{height}.txt"] = _drawn(make, Page.OVERVIEW, width, height)
     for page in Page:
         found[f"page-{page.value}-100x30.txt"] = _drawn(situations["live"], page, 100, 30)
-    found["page-memory-gpu-100x30.txt"] = _drawn(situations["saturation"], Page.MEMORY, 100, 30)
+    found["page-memory-thrash-100x30.txt"] = _drawn(situations["thrash"], Page.MEMORY, 100, 30)
     return found
 
 
