@@ -102,11 +102,19 @@ class Lost:
     slowdown: float
     """Mean gap between tokens over the baseline's."""
 
-    def waiting_share(self, *, held: bool) -> float:
-        """Of all that was lost. `held`: what is waited for, a slot or blocks, others hold until their last token; of a wait
-        behind tokens that are n times slower 1/n is the queue's own then, and the rest their loss too."""
-        own = self.waiting / max(1.0, self.slowdown) if held else self.waiting
-        return own / (self.waiting + self.slower_tokens) if own > 0 else 0.0
+    @property
+    def waiting_share(self) -> float:
+        """Of all that was lost; nought where requests wait no longer than before."""
+        return self._share(self.waiting)
+
+    @property
+    def own_waiting_share(self) -> float:
+        """The same of what the queue's own is: behind tokens that are n times slower every turn in it takes n times as long, so
+        that all of a wait but 1/n is their loss too."""
+        return self._share(self.waiting / max(1.0, self.slowdown))
+
+    def _share(self, waiting: float) -> float:
+        return waiting / (self.waiting + self.slower_tokens) if waiting > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

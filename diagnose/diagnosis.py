@@ -171,8 +171,8 @@ _BEFORE = frozenset({"admission_stall", "kv_exhaustion", "queue_overload", "sequ
 """Causes that delay requests before their first token, where the account, which is one of gaps between tokens, begins."""
 
 
-_HELD = frozenset({"kv_exhaustion", "sequence_cap"})
-"""What requests wait for there, blocks or a slot, others hold until their last token."""
+_ONE_TOKEN_AT_A_TIME = frozenset({"kv_exhaustion", "queue_overload", "sequence_cap"})
+"""Of the same, those whose line moves on as fast as tokens are made."""
 
 
 def _waits_dominate(case: Case, cause: str, *, rivals: bool) -> bool:
@@ -183,7 +183,8 @@ def _waits_dominate(case: Case, cause: str, *, rivals: bool) -> bool:
     lost = case.lost_against_baseline()
     if lost is None or lost.waiting < case.policy.noticeable_queue_seconds:
         return False
-    return lost.waiting_share(held=rivals and cause in _HELD) >= case.policy.dominant_share
+    share = lost.own_waiting_share if rivals and cause in _ONE_TOKEN_AT_A_TIME else lost.waiting_share
+    return share >= case.policy.dominant_share
 
 
 _CONSEQUENCES: Mapping[str, frozenset[str]] = {

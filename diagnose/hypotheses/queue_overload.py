@@ -14,9 +14,9 @@ class QueueOverload(Hypothesis):
     Refuted when: queue time is small, or a small share of the time to first token; or nothing waits throughout.
     Supported when: queue time dominates the time to first token, requests wait, and inter-token latency is unmoved, or moved
     while more tokens a second are computed than in the baseline, no request waits for a slot or for blocks, and the wait is
-    most of what requests lost; not where a cap that is not told would look the same, nor without a baseline beside long
-    contexts. Without queue times: more requests
-    wait than run at every line of a log, the line moves, and running ones keep their pace.
+    most of what requests lost, after what slower tokens lengthened it by; not where a cap that is not told would look the
+    same, nor without a baseline beside long contexts. Without queue times: more requests wait than run at every line of a
+    log, the line moves, and running ones keep their pace.
     Proves nothing: a high number of running requests.
     Measure next: arrival rate against completion rate; queue time as a share of the time to first token.
     Fix and its trade: more replicas or admission control (some clients are told to come back), shorter requests.
@@ -80,11 +80,11 @@ class QueueOverload(Hypothesis):
         if lost is None or more is None or more < policy.shift_ratio or any(waits != 0 for waits in held):
             argument.say(Stance.AGAINST, "inter-token latency is disturbed as well: the service itself slowed down")
             return False
-        share = lost.waiting_share(held=False)
+        share = lost.own_waiting_share
         argument.say(
             Stance.FOR if share >= policy.dominant_share else Stance.AGAINST,
             f"{more:.1f}x as many tokens a second are computed as in the baseline, and requests wait {seconds(lost.waiting)} "
-            f"longer: that is {percent(share)} of what they lost, slower tokens are the rest",
+            f"longer, behind tokens {lost.slowdown:.1f}x as slow: {percent(share)} of what they lost is the queue's own",
             value=share,
             unit="share",
         )

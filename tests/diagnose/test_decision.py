@@ -310,7 +310,7 @@ def test_a_queue_that_holds_most_of_what_requests_lost_leads(before, now, leads)
     assert choose_primary(findings[:1], case, None) == "prefill_interference"
 
 
-@pytest.mark.parametrize("cause", ["sequence_cap", "kv_exhaustion"])
+@pytest.mark.parametrize("cause", ["sequence_cap", "kv_exhaustion", "queue_overload"])
 @pytest.mark.parametrize(
     ("gap", "wait", "leads"),
     [
@@ -325,7 +325,7 @@ def test_a_queue_that_holds_most_of_what_requests_lost_leads(before, now, leads)
         (0.005, 0.11, True),
     ],
 )
-def test_of_a_wait_for_what_is_held_until_the_last_token_slower_tokens_have_their_part(cause, gap, wait, leads):
+def test_of_a_wait_that_ends_as_fast_as_tokens_are_made_slower_tokens_have_their_part(cause, gap, wait, leads):
     case = diagnose("t", served(gap, wait), served(0.01, 0.0)).case
     findings = [found("prefill_interference", Verdict.SUPPORTED, 0.9), found(cause, Verdict.SUPPORTED)]
     assert choose_primary(findings, case, None) == (cause if leads else "prefill_interference")
