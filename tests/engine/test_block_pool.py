@@ -1,4 +1,5 @@
 from collections import OrderedDict
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -126,6 +127,68 @@ def test_broken_books_are_reported_with_the_numbers():
     pool.allocate(1)
     pool._free.append(0)
     with pytest.raises(InvariantViolation, match=r"active 1 \+ reclaimable 0 \+ free 4 != total 4"):
+        pool.check_invariants()
+
+
+def broken_pool() -> BlockPool:
+    """Of 6 blocks: 0 and 1 are held, 2 and 3 reclaimable, 4 and 5 free."""
+    pool = BlockPool(6, 16)
+    pool.allocate(2)
+    cached_chain(pool, 2)
+    pool.check_invariants()
+    return pool
+
+
+def freed_twice(pool: BlockPool) -> None:
+    pool._free.append(4)
+
+
+def not_counted(pool: BlockPool) -> None:
+    pool._num_reclaimable += 1
+
+
+def torn(pool: BlockPool) -> None:
+    pool._older[2] = 5
+
+
+def free_and_reclaimable(pool: BlockPool) -> None:
+    pool._free[pool._free.index(4)] = 2
+
+
+def held_and_free(pool: BlockPool) -> None:
+    pool._free[pool._free.index(4)] = 0
+    pool._ref_counts[4] = pool._ref_counts[5] = 0
+
+
+def held_below_nought(pool: BlockPool) -> None:
+    pool._ref_counts[5] = -1
+
+
+def without_content(pool: BlockPool) -> None:
+    pool._cached[3] = 0
+
+
+def free_with_content(pool: BlockPool) -> None:
+    pool._cached[5] = 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (freed_twice, "1 blocks are on the free list twice"),
+        (not_counted, "2 blocks in line for eviction, 3 were counted"),
+        (torn, "the line for eviction reads differently backwards"),
+        (free_and_reclaimable, r"blocks \[2\] are both free and reclaimable"),
+        (held_and_free, "block 0 has 1 references but is not active"),
+        (held_below_nought, "block 5 has -1 references but is not active"),
+        (without_content, "block 3 is reclaimable without cached content"),
+        (free_with_content, "block 5 is free but still marked as cached"),
+    ],
+)
+def test_every_kind_of_damage_is_told(damage: Callable[[BlockPool], None], told: str):
+    pool = broken_pool()
+    damage(pool)
+    with pytest.raises(InvariantViolation, match=told):
         pool.check_invariants()
 
 
