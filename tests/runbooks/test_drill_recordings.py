@@ -23,6 +23,7 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 RULES = {hypothesis.name: hypothesis for hypothesis in HYPOTHESES}
 EXPECTED: dict[str, tuple[str | None, set[str], str]] = {
     "admission_stall": ("admission_stall", {"admission_stall"}, "experiment"),
+    "bandwidth_saturation": ("bandwidth_saturation", {"bandwidth_saturation"}, "experiment"),
     "hard_failure": ("hard_failure", {"hard_failure"}, "contain"),
     "sequence_cap": ("sequence_cap", {"sequence_cap"}, "experiment"),
     "kv_leak": ("kv_leak", {"kv_leak"}, "experiment"),
