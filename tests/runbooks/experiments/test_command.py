@@ -188,7 +188,7 @@ def test_confounded_arms_are_refused():
         ([], "give one of: TARGET with --knob; --arm-a with --arm-b; --launch-a with --launch-b (found: none)"),
         (["http://h:1", "--arm-a", "http://h:2"], "give one of"),
         (["--arm-a", "http://h:2"], "give one of"),
-        (["--arm-a", "h:2", "--arm-b", "h:3"], "is not a target: write http://HOST:PORT"),
+        (["--arm-a", "h:2", "--arm-b", "h:3"], "'h:2' is not a target: write http://h:2"),
         (["http://h:1", "--knob", "speed=1,2"], "--knob speed: not one of max_batched_tokens"),
         (["http://h:1", "--knob", "max_sequences=1"], "write NAME=VALUE_A,VALUE_B"),
         (["http://h:1", "--knob", "max_sequences=1,x"], "'x' is not a number"),
