@@ -15,7 +15,7 @@ from diagnose.commands.completion import complete_files
 from diagnose.commands.params import Duration, Slo, is_url
 from diagnose.errors import SourceError
 from diagnose.slo import Objective
-from diagnose.sources.hints import meant_url
+from diagnose.sources.hints import after_no_file
 
 if TYPE_CHECKING:
     from diagnose.policy import Policy
@@ -146,9 +146,7 @@ def check(targets: tuple[str, ...], record: Path | None, baseline: str, *, reado
         if is_url(target) and not valid_url(target):
             raise SourceError(f"{target!r} is not a target: write http://HOST:PORT")
         if not is_url(target) and not Path(target).is_file():
-            url = meant_url(target)
-            hint = f"; a live target is written {url}" if url is not None else ""
-            raise SourceError(f"{target}: is neither a URL nor a file{hint}")
+            raise SourceError(f"{target}: is neither a URL nor a file{after_no_file(target)}")
     if len(set(targets)) < len(targets):
         raise SourceError("a target is named twice")
     if baseline and not Path(baseline).is_file():

@@ -13,15 +13,15 @@ A gap runs from one step's tokens to the next ones'. Its time is split into excl
     other             what nothing above explains (shown, never hidden)
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from diagnose.policy import Policy
-from diagnose.stats import Bounds, LinearFit, median, robust_fit, weighted_quantile
+from diagnose.stats import Bounds, LinearFit, Ranked, median, robust_fit, weighted_quantile
 from probes.records import StepKind, StepRecord
 
 PARTS = (
@@ -128,23 +128,20 @@ class StepAnalysis:
     mixed_steps: list[StepRecord]
     model: DecodeModel | None
     gaps: list[Gap]
+    _accounts: dict[tuple[float, float, float], Account | None] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def num_gaps(self) -> int:
         return sum(gap.tokens for gap in self.gaps)
 
     @cached_property
-    def _lengths(self) -> tuple[list[float], list[int]]:
-        """Gaps' seconds, ascending, and how many tokens came after one of them or a shorter one."""
-        ordered = sorted((gap.seconds, gap.tokens) for gap in self.gaps)
-        return [seconds for seconds, _ in ordered], list(accumulate(tokens for _, tokens in ordered))
+    def _ranked(self) -> Ranked:
+        """Many rules ask for quantiles of the same gaps."""
+        return Ranked([gap.seconds for gap in self.gaps], [gap.tokens for gap in self.gaps])
 
     def quantile(self, q: float) -> float:
-        """As `weighted_quantile`, of gaps sorted once: many rules ask. Raises ValueError where there is no gap."""
-        seconds, reached = self._lengths
-        if not seconds:
-            raise ValueError("quantile of nothing")
-        return seconds[min(len(seconds) - 1, bisect_left(reached, q * reached[-1]))]
+        """Raises ValueError where there is no gap."""
+        return self._ranked.quantile(q)
 
     def stall_share(self, factor: float) -> float:
         """Share of the streams' decode time that was spent in gaps of at least `factor` times their floor."""
@@ -167,14 +164,13 @@ class StepAnalysis:
         return [gap for gap in self.gaps if gap.waited_for_prefill]
 
     def account_between(self, low: float, high: float, q: float) -> Account | None:
-        """Mean split of the gaps with low <= seconds <= high."""
-        return self._account(q, lambda gap: low <= gap.seconds <= high)
+        """Mean split of the gaps with low <= seconds <= high; made once, since many rules ask for the same."""
+        asked = (low, high, q)
+        if asked not in self._accounts:
+            self._accounts[asked] = self._account(q, lambda gap: low <= gap.seconds <= high)
+        return self._accounts[asked]
 
     def account_p50(self) -> Account | None:
-        return self._account_p50
-
-    @cached_property
-    def _account_p50(self) -> Account | None:
         if not self.gaps:
             return None
         return self.account_between(self.quantile(0.45), self.quantile(0.55), 0.5)
@@ -182,14 +178,10 @@ class StepAnalysis:
     def account_p99(self) -> Account | None:
         if not self.gaps:
             return None
-        return self.account_between(self.quantile(0.99), float("inf"), 0.99)
+        return self.account_between(self.quantile(0.99), inf, 0.99)
 
     def account_all(self) -> Account | None:
-        return self._account_all
-
-    @cached_property
-    def _account_all(self) -> Account | None:
-        return self._account(0.5, lambda _: True)
+        return self.account_between(-inf, inf, 0.5)
 
     def account_stalled(self, factor: float) -> Account | None:
         """Mean split of the stalls alone."""

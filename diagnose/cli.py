@@ -48,9 +48,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
+            from diagnose.commands.params import is_url
             from diagnose.nearest import nearest
 
-            is_target = cmd_name.startswith(("http://", "https://")) or Path(cmd_name).is_file()
+            is_target = is_url(cmd_name) or Path(cmd_name).is_file()
             meant = f"; write: stallscope diagnose {cmd_name}" if is_target else nearest(cmd_name, COMMANDS)
             ctx.fail(f"no command {cmd_name!r}{meant}")
         module_name, _, function = COMMANDS[cmd_name][0].partition(":")

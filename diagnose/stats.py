@@ -14,12 +14,25 @@ def weighted_quantile(values: Sequence[float], weights: Sequence[float], q: floa
 
 def weighted_quantiles(values: Sequence[float], weights: Sequence[float], qs: Sequence[float]) -> list[float]:
     """`weighted_quantile` for several q, sorting once."""
-    if not values:
-        raise ValueError("quantile of nothing")
-    order = sorted(range(len(values)), key=values.__getitem__)
-    reached = list(accumulate(map(weights.__getitem__, order)))
-    total, last = sum(weights), len(order) - 1
-    return [values[order[min(last, bisect_left(reached, q * total))]] for q in qs]
+    ranked = Ranked(values, weights)
+    return [ranked.quantile(q) for q in qs]
+
+
+class Ranked:
+    """Values and their weights, sorted once for whoever asks for quantiles again and again."""
+
+    def __init__(self, values: Sequence[float], weights: Sequence[float]) -> None:
+        """Raises ValueError where there is no value."""
+        if not values:
+            raise ValueError("quantile of nothing")
+        order = sorted(range(len(values)), key=values.__getitem__)
+        self._values = [values[index] for index in order]
+        self._reached = list(accumulate(map(weights.__getitem__, order)))
+        self._total = sum(weights)
+
+    def quantile(self, q: float) -> float:
+        """As `weighted_quantile`."""
+        return self._values[min(len(self._values) - 1, bisect_left(self._reached, q * self._total))]
 
 
 def median(values: Sequence[float]) -> float:

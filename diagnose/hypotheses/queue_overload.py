@@ -60,8 +60,8 @@ class QueueOverload(Hypothesis):
             argument.lacks(held.measurement, held.decides, held.command)
             return argument.conclude(Verdict.UNDETERMINED)
         moved = case.itl_moved() if case.itl_moved() is not None else _steps_moved(case)
-        more_to_do = bool(moved) and self._serves_more(case, argument)
-        if not dominates or moved is None or (moved and not more_to_do):
+        service_holds = self._serves_more(case, argument) if moved else moved is False
+        if not dominates or not service_holds:
             argument.lacks(
                 "arrival and completion rates over a longer window, with inter-token latency undisturbed",
                 "a queue behind a slowed service is a consequence, not the cause",

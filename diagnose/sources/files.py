@@ -10,7 +10,7 @@ from diagnose.errors import SourceError
 from diagnose.kernel_profile import KernelProfile
 from diagnose.observation import Cut, Observation, OtherSource, observe
 from diagnose.sources.content import Content
-from diagnose.sources.hints import meant_url
+from diagnose.sources.hints import after_no_file
 from diagnose.sources.pages import TimedPage
 from diagnose.sources.readers import UNKNOWN_TIME, Reading, choose_reader
 from diagnose.sources.replay import part_of
@@ -79,9 +79,7 @@ def read_files(
 
 
 def _read(name: str, within: Cut | None, progress: Progress) -> Reading:
-    url = meant_url(name)
-    hint = f"; a live target is written {url}" if url is not None else ""
-    with Content(name, within, hint) as content:
+    with Content(name, within, after_no_file(name)) as content:
         if not content.head.strip():
             raise SourceError(f"{name}: is empty")
         reader = choose_reader(content)

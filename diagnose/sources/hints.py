@@ -22,6 +22,12 @@ def meant_url(text: str) -> str | None:
     return None
 
 
+def after_no_file(text: str) -> str:
+    """Of a target that is neither a URL nor a file."""
+    url = meant_url(text)
+    return f"; a live target is written {url}" if url is not None else ""
+
+
 def after_refusal(url: str, problem: str) -> str:
     """What to try where a server's first answer was `problem`; empty where that says it all."""
     parts = urlsplit(url)
