@@ -18,6 +18,9 @@ from engine.config import check_bounds
 from engine.errors import InvariantViolation, OutOfBlocks
 from probes.records import BlockCensus
 
+_CACHED, _REFERENCE = 1, 2
+"""What a block's place in `BlockPool._held` adds up from."""
+
 
 class PoolObserver(Protocol):
     """Is told of moves in and out of the reclaimable bucket, several blocks at a time and never none."""
@@ -64,8 +67,8 @@ class BlockPool:
         self._on_evict = on_evict
         self._observer = observer
         self._clock_ns = clock_ns
-        self._ref_counts = [0] * num_blocks
-        self._cached = bytearray(num_blocks)
+        # Twice the references of a block, and one more if it is cached: one place, as each is a cache miss in a large pool.
+        self._held = [0] * num_blocks
         # A stack, lowest id on top.
         self._free = list(range(num_blocks - 1, -1, -1))
         # Reclaimable blocks are those that are cached and have no reference. They are linked by id, in a ring through one
@@ -85,17 +88,17 @@ class BlockPool:
     @property
     def num_cached(self) -> int:
         """Blocks with content known to the prefix index, active or reclaimable. O(num_blocks)."""
-        return self._cached.count(1)
+        return sum(held & _CACHED for held in self._held)
 
     def census(self) -> BlockCensus:
         reclaimable, free = self._num_reclaimable, len(self._free)
         return BlockCensus(active=self.num_blocks - reclaimable - free, reclaimable=reclaimable, free=free)
 
     def ref_count(self, block_id: int) -> int:
-        return self._ref_counts[block_id]
+        return self._held[block_id] // _REFERENCE
 
     def is_cached(self, block_id: int) -> bool:
-        return bool(self._cached[block_id])
+        return bool(self._held[block_id] & _CACHED)
 
     def can_allocate(self, num_blocks: int) -> bool:
         return num_blocks <= self.num_available
@@ -118,9 +121,9 @@ class BlockPool:
         blocks = free[split:]
         del free[split:]
         blocks.reverse()
-        ref_counts = self._ref_counts
+        held = self._held
         for block_id in blocks:
-            ref_counts[block_id] = 1
+            held[block_id] = _REFERENCE
         if num_evicted > 0:
             blocks += self._evict(num_evicted)
         self.allocations += num_blocks
@@ -128,20 +131,19 @@ class BlockPool:
 
     def touch(self, block_ids: Iterable[int]) -> None:
         """Adds a reference to blocks with valid content; reclaimable ones are active again, with nothing copied."""
-        ref_counts, cached = self._ref_counts, self._cached
-        older, newer = self._older, self._newer
+        held, older, newer = self._held, self._older, self._newer
         revived: list[int] = []
         try:
             for block_id in block_ids:
-                count = ref_counts[block_id]
-                if count == 0:
-                    if not cached[block_id]:
+                state = held[block_id]
+                if state < _REFERENCE:
+                    if state != _CACHED:
                         raise ValueError(f"block {block_id} is free: it has no content to share")
                     before, after = older[block_id], newer[block_id]
                     newer[before] = after
                     older[after] = before
                     revived.append(block_id)
-                ref_counts[block_id] = count + 1
+                held[block_id] = state + _REFERENCE
         finally:
             self._num_reclaimable -= len(revived)
         if revived and self._observer is not None:
@@ -156,16 +158,16 @@ class BlockPool:
         for eviction before its head: a head without its tail still serves shorter prefixes, a tail without its head
         serves nothing.
         """
-        ref_counts, cached, free = self._ref_counts, self._cached, self._free
+        held, free = self._held, self._free
         reclaimable: list[int] = []
         try:
             for block_id in reversed(block_ids):
-                count = ref_counts[block_id] - 1
-                if count < 0:
+                state = held[block_id] - _REFERENCE
+                if state < 0:
                     raise ValueError(f"block {block_id} was released more often than it was taken")
-                ref_counts[block_id] = count
-                if count == 0:
-                    (reclaimable if cached[block_id] else free).append(block_id)
+                held[block_id] = state
+                if state < _REFERENCE:
+                    (reclaimable if state else free).append(block_id)
         finally:
             self._line_up(reclaimable)
         if reclaimable and self._observer is not None:
@@ -185,36 +187,35 @@ class BlockPool:
 
     def mark_cached(self, block_ids: Iterable[int]) -> None:
         """Notes that the prefix index knows these active blocks, so that their content outlives their holders."""
-        ref_counts, cached = self._ref_counts, self._cached
+        held = self._held
         for block_id in block_ids:
-            if ref_counts[block_id] == 0:
+            if held[block_id] < _REFERENCE:
                 raise ValueError(f"block {block_id} is not active: nothing in it can be newly cached")
-            cached[block_id] = 1
+            held[block_id] |= _CACHED
 
     def drop_reclaimable(self) -> int:
         """Gives up the content of every reclaimable block; returns how many became free. Not counted as evictions."""
-        dropped = self._forget(self._num_reclaimable, ref_count=0)
+        dropped = self._forget(self._num_reclaimable, held_then=0)
         self._free += dropped
         if self._observer is not None:
             self._observer.dropped()
         return len(dropped)
 
     def _evict(self, num_blocks: int) -> list[int]:
-        evicted = self._forget(num_blocks, ref_count=1)
+        evicted = self._forget(num_blocks, held_then=_REFERENCE)
         self.evictions += num_blocks
         if self._observer is not None:
             self._observer.evicted(evicted, self._clock_ns())
         return evicted
 
-    def _forget(self, num_blocks: int, *, ref_count: int) -> list[int]:
-        """Takes the next ones to be evicted out of the bucket, their content given up; `ref_count`: what they have then."""
-        newer, cached, ref_counts, end = self._newer, self._cached, self._ref_counts, self._end
+    def _forget(self, num_blocks: int, *, held_then: int) -> list[int]:
+        """Takes the next ones to be evicted out of the bucket, their content given up; `held_then`: see `_held`."""
+        newer, held, end = self._newer, self._held, self._end
         blocks: list[int] = []
         block_id = newer[end]
         for _ in range(num_blocks):
             blocks.append(block_id)
-            cached[block_id] = 0
-            ref_counts[block_id] = ref_count
+            held[block_id] = held_then
             block_id = newer[block_id]
         newer[end], self._older[block_id] = block_id, end
         self._num_reclaimable -= num_blocks
@@ -235,7 +236,7 @@ class BlockPool:
         """Counts everything again, O(num_blocks). Raises InvariantViolation with the numbers."""
         line = self._line()
         free, reclaimable = set(self._free), set(line)
-        active = sum(count > 0 for count in self._ref_counts)
+        active = sum(held >= _REFERENCE for held in self._held)
         if len(free) != len(self._free):
             raise InvariantViolation(f"{len(self._free) - len(free)} blocks are on the free list twice")
         if not len(line) == len(reclaimable) == self._num_reclaimable:
@@ -248,10 +249,11 @@ class BlockPool:
             )
         if overlap := free & reclaimable:
             raise InvariantViolation(f"blocks {sorted(overlap)} are both free and reclaimable")
-        for block_id, count in enumerate(self._ref_counts):
+        for block_id, held in enumerate(self._held):
+            count, cached = divmod(held, _REFERENCE)
             if count < 0 or (count > 0 and (block_id in free or block_id in reclaimable)):
                 raise InvariantViolation(f"block {block_id} has {count} references but is not active")
-            if block_id in reclaimable and not self._cached[block_id]:
+            if block_id in reclaimable and not cached:
                 raise InvariantViolation(f"block {block_id} is reclaimable without cached content")
-            if block_id in free and self._cached[block_id]:
+            if block_id in free and cached:
                 raise InvariantViolation(f"block {block_id} is free but still marked as cached")

@@ -11,14 +11,22 @@ from probes.locks import Histogram
 from probes.snapshot import ReuseSnapshot
 
 GHOSTS_PER_BLOCK = 2
-MAX_GHOSTS = 1 << 16
-"""Of a generation, of which there are two: up to 15 MB. A larger pool has a shorter memory, in pools, not a larger one."""
+"""Of a generation, of which there are two."""
+FOLLOWED_BLOCKS = 1 << 12
+"""A pool of up to so many blocks is followed whole; of a larger one such a share is that no more than these are. So ghosts
+take up to 2 MB, and reach equally far back, in pools, whatever the size of the pool."""
+NOT_FOLLOWED = 2**63 - 1
+"""Stands for the identity of blocks that are not followed: the largest that there is, so that no sample has it."""
 
 
 class BlockReuse:
     """Implements `engine.block_pool.PoolObserver`, and hears from the prefix binding what blocks contain.
 
     Figures only grow, but for the working set. O(1) per block and event; one memory move inside, see WorkingSet.
+
+    Ghosts of pools above FOLLOWED_BLOCKS are a sample: one content in `weight` is followed, chosen by its identity (spatial
+    sampling, as in SHARDS), and each of its ghost hits counts as `weight` of them. The standard error of G ghost hits of
+    different contents is sqrt((weight - 1) / G) of them.
     """
 
     def __init__(self, num_blocks: int, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
@@ -29,7 +37,11 @@ class BlockReuse:
         self.ghost_age = Histogram(BLOCK_AGE_BOUNDS_NS)
         """From the eviction of content to when it was asked for again, ns; its count is that of the ghost hits."""
         self.working_set = WorkingSet(num_blocks, clock_ns)
-        self._ghosts = GhostList(min(GHOSTS_PER_BLOCK * num_blocks, MAX_GHOSTS))
+        self.weight = 1
+        while num_blocks > self.weight * FOLLOWED_BLOCKS:
+            self.weight *= 2
+        self._followed_below = 2**64 // self.weight - 2**63
+        self._ghosts = GhostList(GHOSTS_PER_BLOCK * num_blocks // self.weight)
         self._clock_ns = clock_ns
         self._identity_of = [0] * num_blocks
         self._cached_ns = [0] * num_blocks
@@ -39,7 +51,7 @@ class BlockReuse:
             residency=self.residency.copy(),
             reuse=self.reuse.copy(),
             ghost_age=self.ghost_age.copy(),
-            num_ghosts=len(self._ghosts),
+            num_ghosts=len(self._ghosts) * self.weight,
             working_set_blocks=self.working_set.blocks(),
             working_set_window_seconds=self.working_set.window_seconds,
         )
@@ -50,6 +62,9 @@ class BlockReuse:
         """The prefix index finds this content in these blocks from now on."""
         now_ns = self._clock_ns()
         identity_of, cached_ns = self._identity_of, self._cached_ns
+        if self.weight > 1:
+            below = self._followed_below
+            identities = [identity if identity < below else NOT_FOLLOWED for identity in identities]
         for block_id, identity in zip(block_ids, identities, strict=True):
             identity_of[block_id] = identity
             cached_ns[block_id] = now_ns
@@ -63,9 +78,8 @@ class BlockReuse:
         self.working_set.asked(identities, in_use)
         evicted_ns = self._ghosts.take(identities)
         if evicted_ns:
-            now_ns = self._clock_ns()
-            _observe_ages(self.ghost_age, evicted_ns, now_ns)
-        return len(evicted_ns)
+            _observe_ages(self.ghost_age, evicted_ns, self._clock_ns(), self.weight)
+        return len(evicted_ns) * self.weight
 
     # From the pool.
 
@@ -79,19 +93,23 @@ class BlockReuse:
         self.working_set.asked([identity_of[block_id] for block_id in block_ids], in_use)
 
     def evicted(self, block_ids: Sequence[int], now_ns: int) -> None:
-        cached_ns = self._cached_ns
-        _observe_ages(self.residency, [cached_ns[block_id] for block_id in block_ids], now_ns)
-        self._ghosts.add(self._identity_of, block_ids, now_ns)
+        identity_of, cached_ns = self._identity_of, self._cached_ns
+        if self.weight > 1:
+            not_followed = NOT_FOLLOWED
+            block_ids = [block_id for block_id in block_ids if identity_of[block_id] is not not_followed]
+        if block_ids:
+            _observe_ages(self.residency, [cached_ns[block_id] for block_id in block_ids], now_ns, self.weight)
+            self._ghosts.add(identity_of, block_ids, now_ns)
 
     def dropped(self) -> None:
         self._ghosts.clear()
         self.working_set.clear()
 
 
-def _observe_ages(histogram: Histogram, since_ns: Sequence[int], now_ns: int) -> None:
+def _observe_ages(histogram: Histogram, since_ns: Sequence[int], now_ns: int, weight: int = 1) -> None:
     """Blocks of one chain mostly share their stamps, and equal neighbours cost one observation."""
     if since_ns.count(since_ns[0]) == len(since_ns):
-        histogram.observe(now_ns - since_ns[0], len(since_ns))
+        histogram.observe(now_ns - since_ns[0], len(since_ns) * weight)
         return
     for since, run in groupby(since_ns):
-        histogram.observe(now_ns - since, len(list(run)))
+        histogram.observe(now_ns - since, len(list(run)) * weight)

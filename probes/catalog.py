@@ -78,7 +78,11 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("kv_blocks", _G, "KV blocks by disjoint state; free does not include reclaimable.", ("state",)),
         Metric("kv_evictions_total", _C, "Reclaimable blocks whose content was given up (metadata only)."),
-        Metric("kv_ghost_hits_total", _C, "Blocks asked for again after their eviction, by requests that started."),
+        Metric(
+            "kv_ghost_hits_total",
+            _C,
+            "Blocks asked for again after their eviction, by requests that started; from a sample in pools of over 4,096 blocks.",
+        ),
         Metric(
             "kv_block_residency_seconds", _H, "Content of a block cached to its eviction.", bounds=BLOCK_AGE_BOUNDS_SECONDS
         ),

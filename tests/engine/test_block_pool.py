@@ -157,19 +157,19 @@ def free_and_reclaimable(pool: BlockPool) -> None:
 
 def held_and_free(pool: BlockPool) -> None:
     pool._free[pool._free.index(4)] = 0
-    pool._ref_counts[4] = pool._ref_counts[5] = 0
+    pool._held[4] = pool._held[5] = 0
 
 
 def held_below_nought(pool: BlockPool) -> None:
-    pool._ref_counts[5] = -1
+    pool._held[5] = -2
 
 
 def without_content(pool: BlockPool) -> None:
-    pool._cached[3] = 0
+    pool._held[3] = 0
 
 
 def free_with_content(pool: BlockPool) -> None:
-    pool._cached[5] = 1
+    pool._held[5] = 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from engine.block_reuse import BlockReuse
+from engine.block_reuse import FOLLOWED_BLOCKS, BlockReuse
 from engine.request import FinishReason, RequestState
 from engine.scheduler import Scheduler
 from probes.records import BlockCensus
@@ -76,6 +76,39 @@ def test_the_working_set_sees_further_back_than_the_ghost_list():
     told = reuse_of(scheduler).working_set.blocks()
     assert told is not None
     assert 140 <= told <= 143
+
+
+@pytest.mark.parametrize("prefix_index", ["hash_chain", "radix"])
+def test_of_a_large_pool_a_sample_is_followed_and_stands_for_all(prefix_index: str):
+    """Chains in turns, half as many again as fit: all that is evicted is asked for again, once per turn."""
+    blocks, chain = 4 * FOLLOWED_BLOCKS, 64
+    clock = FakeClock()
+    scheduler = make_scheduler(
+        kv_blocks=blocks, block_size=2, max_model_len=1000, prefix_index=prefix_index, clock_ns=clock
+    )
+    reuse = reuse_of(scheduler)
+    assert reuse.weight == 4
+    chains = blocks * 3 // 2 // chain
+    assert sum(ask(scheduler, i, blocks=chain) for i in range(chains)) == 0, "what was never there is no ghost"
+    evicted = scheduler.counters.evictions
+    assert evicted >= blocks / 2 - chain
+    clock.advance(100)
+    ghosts = [ask(scheduler, i, blocks=chain) for i in range(chains)]
+    assert all(ghost % reuse.weight == 0 for ghost in ghosts), "each of the sample stands for four"
+    # Five standard errors of a sample of one in four.
+    assert abs(sum(ghosts) - chains * chain) < 5 * (3 * chains * chain) ** 0.5
+    assert abs(reuse.residency.count - scheduler.counters.evictions) < 5 * (3 * scheduler.counters.evictions) ** 0.5
+    assert reuse.snapshot().num_ghosts <= 4 * blocks
+    again = sum(ask(scheduler, i, blocks=chain) for i in range(chains))
+    assert again == sum(ghosts), "the same contents are followed in every turn"
+
+
+@pytest.mark.parametrize(
+    ("kv_blocks", "weight"),
+    [(1, 1), (FOLLOWED_BLOCKS, 1), (FOLLOWED_BLOCKS + 1, 2), (2 * FOLLOWED_BLOCKS, 2), (1_000_000, 256)],
+)
+def test_no_more_blocks_are_followed_than_are_remembered_cheaply(kv_blocks: int, weight: int):
+    assert BlockReuse(kv_blocks).weight == weight
 
 
 def test_the_estimate_on_a_small_pool_is_the_pool_that_serves_the_same_requests():

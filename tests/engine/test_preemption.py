@@ -104,7 +104,7 @@ def test_ten_thousand_requests_with_cancels_and_failures_leave_nothing_behind():
     """The pool is made once: as many blocks afterwards as before, none of them held, whatever happened in between."""
     draw = random.Random(20)
     scheduler = make_scheduler(kv_blocks=80, block_size=4, max_batched_tokens=64, max_sequences=24, max_model_len=200)
-    tables = scheduler.pool._ref_counts, scheduler.pool._cached
+    table = scheduler.pool._held
     ends: dict[FinishReason | None, int] = {}
     offered = steps = 0
     seen: list[Request] = []
@@ -145,6 +145,5 @@ def test_ten_thousand_requests_with_cancels_and_failures_leave_nothing_behind():
     scheduler.reset_prefix_cache()
     assert scheduler.census() == BlockCensus(active=0, reclaimable=0, free=80)
     assert scheduler.index.num_blocks == 0
-    assert (scheduler.pool._ref_counts, scheduler.pool._cached) == tables, "nothing was allocated after the start"
-    assert scheduler.pool._ref_counts is tables[0]
-    assert scheduler.pool._cached is tables[1]
+    assert scheduler.pool._held is table, "nothing was allocated after the start"
+    assert table == [0] * 80

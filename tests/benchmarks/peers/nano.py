@@ -15,6 +15,7 @@ from typing import Any
 from tests.benchmarks.peers.protocol import (
     BLOCK,
     DECODES,
+    EVICTIONS,
     NEW_TOKENS,
     PROMPT,
     SEQUENCE,
@@ -165,7 +166,7 @@ def evict(row: str) -> Case:
         manager = full(size)[0]
         while manager.blocks[manager.free_block_ids[0]].hash == -1:
             hand_out(manager, 1)
-        return repeated(row, lambda: hand_out(manager, SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+        return repeated(row, lambda: hand_out(manager, SEQUENCE_BLOCKS), SEQUENCE_BLOCKS, EVICTIONS)
 
     return case
 

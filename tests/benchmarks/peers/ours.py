@@ -13,6 +13,7 @@ from tests.benchmarks.peers.protocol import (
     BLOCK,
     CHUNK,
     DECODES,
+    EVICTIONS,
     NEW_TOKENS,
     PROMPT,
     SEQUENCE,
@@ -171,7 +172,7 @@ def evict(row: str, statistics: bool) -> Case:
             ghosts = scheduler.reuse._ghosts
             old = range(2 * ghosts.generation)
             ghosts.add(old, old, 0)
-        return repeated(row, lambda: pool.allocate(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+        return repeated(row, lambda: pool.allocate(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS, EVICTIONS)
 
     return case
 

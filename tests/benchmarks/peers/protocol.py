@@ -21,6 +21,9 @@ PROMPT = 4096
 SEQUENCE = 1024
 """Tokens of each prompt that fills a pool: 64 blocks that it shares with nobody."""
 SEQUENCE_BLOCKS = SEQUENCE // BLOCK
+EVICTIONS = 7
+"""Sequences evicted in a row per round: the first of them also warms up what another subject left cold. The smallest pool has
+room for ten rounds of two rows."""
 DECODES = 256
 CHUNK = 256
 STEPS = 16

@@ -15,6 +15,7 @@ from tests.benchmarks.peers.protocol import (
     BLOCK,
     CHUNK,
     DECODES,
+    EVICTIONS,
     NEW_TOKENS,
     PROMPT,
     SEQUENCE,
@@ -234,7 +235,7 @@ def evict(row: str) -> Case:
         manager = full(size)[0]
         pool = manager.block_pool
         pool.get_new_blocks(pool.get_num_free_blocks() - len(pool.cached_block_hash_to_block))
-        return repeated(row, lambda: pool.get_new_blocks(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS)
+        return repeated(row, lambda: pool.get_new_blocks(SEQUENCE_BLOCKS), SEQUENCE_BLOCKS, EVICTIONS)
 
     return case
 
