@@ -135,7 +135,7 @@ class EngineProbes:
         facts: Mapping[str, str | int] | None = None,
     ) -> None:
         self.recorder = RingRecorder()
-        self.lock = TimedLock()
+        self.lock = TimedLock(perf_counter_ns)
         self.max_batched_tokens = max_batched_tokens
         self.max_sequences = max_sequences
         self._census = census or (lambda: NO_BLOCKS)

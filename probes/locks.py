@@ -4,7 +4,8 @@
     schedule, submit = lock.site("schedule"), lock.site("submit")     # once per place in the code
     with schedule: ...
 
-Uncontended, a site costs one try-acquire, two clocks and a bucket search. All figures are written by whoever holds the lock.
+Uncontended, a site costs two clocks and a bucket search beside its lock, in C where that was built. All figures are written by
+whoever holds the lock.
 """
 
 import threading
@@ -13,10 +14,17 @@ from collections import Counter
 from collections.abc import Callable
 from threading import Lock, get_ident
 from time import perf_counter_ns
-from types import TracebackType
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from probes.catalog import LATENCY_BOUNDS_NS
+
+if TYPE_CHECKING:
+    from probes.lock_core import LockCore, SiteCore
+else:
+    try:
+        from probes._lock_core import LockCore, SiteCore
+    except ImportError:  # no compiler where it was installed, or another interpreter since
+        from probes.lock_core import LockCore, SiteCore
 
 T = TypeVar("T")
 
@@ -67,167 +75,106 @@ class _Waiter:
         self.held_by_ns: Counter[str] = Counter()
 
 
-class LockSite:
+class LockSite(SiteCore):
     """One place in the code that takes the lock: `with site: ...`.
 
-    Threads may share a site; `last_wait_ns` and `last_hold_ns` are then those of whoever had the lock last.
+    Threads may share a site; `last_wait_ns` and `last_hold_ns` are then those of whoever had the lock last. Only a thread's
+    outermost acquisition of a `TimedRLock` waits, holds and counts.
     """
 
-    __slots__ = ("_lock", "blocked_ns", "contended", "hold", "last_hold_ns", "last_wait_ns", "name", "wait")
+    __slots__ = ("blocked_ns", "contended", "name", "waits")
+
+    lock: "TimedLock"
 
     def __init__(self, lock: "TimedLock", name: str) -> None:
-        self._lock = lock
+        super().__init__(lock, LATENCY_BOUNDS_NS)
         self.name = name
-        self.wait = Histogram()
-        """One observation per acquisition, zero when the lock was free."""
-        self.hold = Histogram()
+        self.waits = Histogram()
+        """Of contended acquisitions."""
         self.contended = 0
         """Acquisitions that had to wait."""
         self.blocked_ns: Counter[str] = Counter()
         """The waits by the site that held the lock meanwhile, or NOBODY: they add up to `wait.sum_ns`."""
-        self.last_wait_ns = 0
-        self.last_hold_ns = 0
 
-    def __enter__(self) -> "LockSite":
-        lock = self._lock
-        if lock.raw.acquire(False):
-            try:
-                self.last_wait_ns = 0
-                self.wait.counts[0] += 1
-            except Exception:  # noqa: BLE001 - a fault of the probe is counted; the engine has its lock
-                lock.probe_errors += 1
-        else:
-            self._wait()
-        lock.holder = self
-        lock.taken_ns = perf_counter_ns()
-        return self
+    @property
+    def wait(self) -> Histogram:
+        """One observation per acquisition, zero when the lock was free."""
+        wait = self.waits.copy()
+        wait.counts[0] += self.uncontended
+        return wait
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lock = self._lock
-        try:
-            now_ns = perf_counter_ns()
-            self.last_hold_ns = held_ns = now_ns - lock.taken_ns
-            hold = self.hold
-            hold.counts[bisect_left(hold.bounds, held_ns)] += 1
-            hold.sum_ns += held_ns
-            if lock.waiters:
-                lock.tell_waiters(self.name, now_ns)
-        except Exception:  # noqa: BLE001 - as in __enter__
-            lock.probe_errors += 1
-        finally:
-            lock.raw.release()
+    @property
+    def hold(self) -> Histogram:
+        hold = Histogram()
+        hold.counts, hold.sum_ns = self.hold_counts(), self.hold_sum_ns
+        return hold
 
-    def _wait(self) -> None:
-        lock = self._lock
-        waiter = _Waiter(perf_counter_ns())
+    def wait_for_lock(self) -> None:
+        lock = self.lock
+        waiter = _Waiter(lock.clock_ns())
         lock.waiters.add(waiter)
         try:
-            lock.raw.acquire()
+            lock.acquire()
         finally:
             lock.waiters.discard(waiter)
         try:
-            self.last_wait_ns = waited_ns = perf_counter_ns() - waiter.asked_ns
+            self.last_wait_ns = waited_ns = lock.clock_ns() - waiter.asked_ns
             self.contended += 1
-            self.wait.observe(waited_ns)
+            self.waits.observe(waited_ns)
             self.blocked_ns.update(waiter.held_by_ns)
             self.blocked_ns[NOBODY] += waited_ns - waiter.held_by_ns.total()
-        except Exception:  # noqa: BLE001 - as in __enter__
+        except Exception:  # noqa: BLE001 - a fault of the probe is counted; the engine has its lock
             lock.probe_errors += 1
 
 
-class TimedLock:
+class TimedLock(LockCore):
     """A `threading.Lock` whose holders and waiters are timed; it is taken through its sites."""
 
-    def __init__(self) -> None:
+    waiters: set[_Waiter]
+
+    def __init__(self, clock_ns: Callable[[], int] = perf_counter_ns, *, reentrant: bool = False) -> None:
         self.raw = Lock()
-        self.taken_ns = 0
-        self.holder: LockSite
-        """Who took it last; not set before that."""
-        self.waiters: set[_Waiter] = set()
+        super().__init__(self.raw, clock_ns, reentrant, set())
         self.sites: dict[str, LockSite] = {}
-        self.probe_errors = 0
-        """Faults of the bookkeeping; the lock itself worked."""
 
     def site(self, name: str) -> LockSite:
         """Call once per place in the code and keep the result. Raises ValueError for a name that is taken."""
         if name in self.sites or name == NOBODY:
             raise ValueError(f"lock site {name!r} exists already")
-        self.sites[name] = self._make_site(name)
+        self.sites[name] = LockSite(self, name)
         return self.sites[name]
 
-    def _make_site(self, name: str) -> LockSite:
-        return LockSite(self, name)
-
-    def tell_waiters(self, holder: str, now_ns: int) -> None:
+    def tell_waiters(self, site: LockSite, now_ns: int) -> None:
         """Books the hold that ends with everyone who waited for it. Who asks later than `now_ns` waited for nothing of it."""
         for waiter in self.waiters.copy():
             waited_ns = now_ns - max(self.taken_ns, waiter.asked_ns)
             if waited_ns > 0:
-                waiter.held_by_ns[holder] += waited_ns
+                waiter.held_by_ns[site.name] += waited_ns
 
     # What a condition does with it.
 
     def is_held(self) -> bool:
-        return self.raw.locked()
+        """By this thread, where the lock is reentrant; by any, where it is not."""
+        return self.owner == get_ident() if self.reentrant else self.locked()
 
     def let_go(self) -> tuple[LockSite, int]:
-        """Ends the hold; returns what `take_back` needs to take the lock again for the same site."""
-        site = self.holder
-        LockSite.__exit__(site, None, None, None)
-        return site, 1
+        """Ends the hold, however deep; returns what `take_back` needs to take the lock again for the same site."""
+        site, depth = cast(LockSite, self.holder), self.depth
+        self.depth = 1
+        site.__exit__(None, None, None)
+        return site, depth
 
     def take_back(self, state: tuple[LockSite, int]) -> None:
-        LockSite.__enter__(state[0])
-
-
-class ReentrantSite(LockSite):
-    """A place that takes a `TimedRLock`. Only a thread's outermost acquisition waits, holds and counts."""
-
-    __slots__ = ()
-    _lock: "TimedRLock"
-
-    def __enter__(self) -> "ReentrantSite":
-        lock, me = self._lock, get_ident()
-        if lock.owner == me:
-            lock.depth += 1
-        else:
-            LockSite.__enter__(self)
-            lock.owner, lock.depth = me, 1
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lock = self._lock
-        lock.depth -= 1
-        if not lock.depth:
-            lock.owner = None
-            LockSite.__exit__(lock.holder, kind, error, trace)
+        site, depth = state
+        site.__enter__()
+        self.depth = depth
 
 
 class TimedRLock(TimedLock):
     """A `threading.RLock` that is timed: the thread that holds it may take it again, through any of its sites."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.owner: int | None = None
-        self.depth = 0
-
-    def _make_site(self, name: str) -> LockSite:
-        return ReentrantSite(self, name)
-
-    def is_held(self) -> bool:
-        return self.owner == get_ident()
-
-    def let_go(self) -> tuple[LockSite, int]:
-        depth, self.owner, self.depth = self.depth, None, 0
-        return super().let_go()[0], depth
-
-    def take_back(self, state: tuple[LockSite, int]) -> None:
-        super().take_back(state)
-        self.owner, self.depth = get_ident(), state[1]
+    def __init__(self, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
+        super().__init__(clock_ns, reentrant=True)
 
 
 class TimedCondition:

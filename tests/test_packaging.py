@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from importlib.metadata import distributions
@@ -55,15 +56,22 @@ def test_the_wheel_holds_every_file_of_the_rooms(wheel: Path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_the_wheel_brings_the_compiled_kernels_and_says_for_which_machine(wheel: Path):
-    assert "engine/native/_kernels.so" in zipfile.ZipFile(wheel).namelist()
+def test_the_wheel_brings_what_is_compiled_and_says_for_which_machine(wheel: Path):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "engine/native/_kernels.so" in names
     assert not wheel.name.endswith("-any.whl")
+    headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    assert ("probes/_lock_core.abi3.so" in names) is headers
+    assert f"-{'cp311-abi3' if headers else 'py3-none'}-" in wheel.name
 
 
 @pytest.mark.slow
 def test_a_machine_without_a_compiler_builds_a_wheel_of_pure_python(tmp_path: Path):
     source = tmp_path / "source"
     shutil.copytree(ROOT / "engine" / "native", source / "engine" / "native", ignore=shutil.ignore_patterns("*.so"))
+    (source / "probes").mkdir()
+    for name in ("build.py", "_lock_core.c"):
+        shutil.copy(ROOT / "probes" / name, source / "probes")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for room in ROOMS:
@@ -77,7 +85,7 @@ def test_a_machine_without_a_compiler_builds_a_wheel_of_pure_python(tmp_path: Pa
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert "engine/native/_kernels.so" not in zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
 
 
 @pytest.mark.slow

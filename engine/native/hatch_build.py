@@ -1,28 +1,41 @@
-"""Build hook: compiles the CPU kernels while the package is built. Without a compiler the package is pure Python."""
+"""Build hook: compiles the CPU kernels and the quick part of the timed locks while the package is built. Without a compiler
+the package is pure Python."""
 
-import runpy
+import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_LIBRARY = "engine/native/_kernels.so"
 
-
-class KernelBuildHook(BuildHookInterface[Any]):
+class CompilingHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        # By path: the package that is being built cannot be imported yet.
-        builder = runpy.run_path(str(Path(self.root) / "engine" / "native" / "build.py"))
+        sys.path.insert(0, self.root)  # what is being built is not installed yet
+        from engine.native import build as kernels
+        from probes import build as locks
+
+        machine = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        self._add(
+            kernels.build, "CPU kernels left out, torch does their work", f"py3-none-{machine}", version, build_data
+        )
+        self._add(
+            locks.build, "timed locks not compiled, they are in Python", f"cp311-abi3-{machine}", version, build_data
+        )
+
+    def _add(self, build: Callable[[], Path], without: str, tag: str, version: str, build_data: dict[str, Any]) -> None:
+        from probes.build import BuildError
+
         try:
-            library = builder["build"]()
-        except builder["BuildError"] as error:
-            self.app.display_warning(f"CPU kernels left out, torch does their work: {error}")
+            library = build()
+        except BuildError as error:
+            self.app.display_warning(f"{without}: {error}")
             return
         if version == "editable":
             return  # the library lies where it is imported from
-        build_data["force_include"][str(library)] = _LIBRARY
+        build_data["force_include"][str(library)] = str(library.relative_to(self.root))
         build_data["pure_python"] = False
-        build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = tag

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.native.build import LIBRARY, source_hash
+from engine.native.build import LIBRARY, SOURCE
+from probes.build import source_hash
 
 LANES = 8
 """Sizes that kernels run along are multiples of this."""
@@ -40,7 +41,7 @@ class Library:
         except OSError as error:
             raise Unavailable(f"do not load: {error}") from error
         self._functions.stallscope_source.restype = ctypes.c_char_p
-        if self._functions.stallscope_source().decode() != source_hash():
+        if self._functions.stallscope_source().decode() != source_hash(SOURCE):
             raise Unavailable("were built from another kernels.cpp (python -m engine.native.build)")
         if not self._functions.stallscope_runs_here():
             raise Unavailable("use instructions that this processor lacks")

@@ -5,6 +5,7 @@ and what no span covers is a number of readings.
 """
 
 import sys
+from collections.abc import Callable
 from itertools import count
 from threading import get_ident
 from time import perf_counter_ns
@@ -24,7 +25,7 @@ from tests.probes.records import known
 from tests.requirements import covers
 
 
-def record_steps() -> list[StepRecord]:
+def record_steps(clock_ns: Callable[[], int] = perf_counter_ns) -> list[StepRecord]:
     """Four streams, and prompts that arrive beside them, on the tiny model."""
     config = SchedulerConfig(max_batched_tokens=512, max_sequences=16, block_size=16, kv_blocks=256, max_model_len=2048)
     recorder = RingRecorder()
@@ -32,7 +33,7 @@ def record_steps() -> list[StepRecord]:
         Scheduler(config, CacheScope(weights="tiny")),
         make_runner(tiny("float32"), 256),
         recorder,
-        TimedLock(),
+        TimedLock(clock_ns),
         frozenset(),
     )
     for number in range(4):
@@ -57,16 +58,19 @@ UNCOVERED_READINGS = 6
 def ticking_clock(monkeypatch):
     """Wherever the engine and its probes read the time on this thread; another test's may still be ending."""
     reading, here = count(0, TICK_NS), get_ident()
+
+    def clock_ns() -> int:
+        return next(reading) if get_ident() == here else perf_counter_ns()
+
     for name, module in list(sys.modules.items()):
         if name.startswith(("engine.", "probes.")) and getattr(module, "perf_counter_ns", None) is perf_counter_ns:
-            monkeypatch.setattr(
-                module, "perf_counter_ns", lambda: next(reading) if get_ident() == here else perf_counter_ns()
-            )
+            monkeypatch.setattr(module, "perf_counter_ns", clock_ns)
+    return clock_ns
 
 
 @covers("S2.15")
 def test_a_step_is_split_into_host_spans_and_device_classes_that_add_up(ticking_clock):
-    records = record_steps()
+    records = record_steps(ticking_clock)
     assert {StepKind.DECODE, StepKind.MIXED} <= {record.kind for record in records}
     for record in map(known, records):
         assert record.device_ns is not None

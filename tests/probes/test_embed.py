@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for name in ("probes.embed.perf_counter_ns", "probes.locks.perf_counter_ns", "probes.embed.thread_time_ns"):
+    for name in ("probes.embed.perf_counter_ns", "probes.embed.thread_time_ns"):
         monkeypatch.setattr(name, clock)
     return clock
 

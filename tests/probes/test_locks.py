@@ -1,17 +1,45 @@
-"""The timed locks under real contention, and the histogram beneath them."""
+"""The timed locks under real contention, compiled and in Python, and the histogram beneath them."""
 
+import gc
+import importlib.util
+import sys
 import threading
 import time
+import weakref
 from collections import deque
 from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.locks import NOBODY, Histogram, LockSite, TimedCondition, TimedLock, TimedRLock
+from probes import build, lock_core
+from probes.build import source_hash
+from probes.locks import NOBODY, Histogram, LockSite, TimedCondition, TimedLock
 
-LOCKS = (TimedLock, TimedRLock)
+
+def locks_on(core: ModuleType) -> ModuleType:
+    """`probes.locks` as it is where `core` is what there is of its quick part."""
+    spec = importlib.util.find_spec("probes.locks")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "probes._lock_core", core)
+        spec.loader.exec_module(module)
+    assert module.TimedLock.__base__ is core.LockCore
+    return module
+
+
+def compiled_core(target: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("probes._lock_core", build.build(target))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class ManualClock:
@@ -22,12 +50,20 @@ class ManualClock:
         return self.now_ns
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
-    """The locks' clock, which moves when a test says so."""
-    clock = ManualClock()
-    monkeypatch.setattr("probes.locks.perf_counter_ns", clock)
-    return clock
+@pytest.fixture(scope="session", params=["compiled", "python"])
+def locks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    if request.param == "python":
+        return locks_on(lock_core)
+    try:
+        return locks_on(compiled_core(tmp_path_factory.mktemp("core") / "_lock_core.abi3.so"))
+    except build.BuildError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session", params=["TimedLock", "TimedRLock"])
+def kind(request: pytest.FixtureRequest, locks: ModuleType) -> type[TimedLock]:
+    chosen: type[TimedLock] = getattr(locks, request.param)
+    return chosen
 
 
 def assert_accounted(lock: TimedLock) -> None:
@@ -42,6 +78,12 @@ def assert_accounted(lock: TimedLock) -> None:
     assert not lock.raw.locked()
 
 
+def test_what_is_built_is_built_from_what_lies_beside_it():
+    core = pytest.importorskip("probes._lock_core", reason="not compiled here")
+    assert source_hash(build.SOURCE) == core.SOURCE, "python -m probes.build"
+    assert TimedLock.__base__ is core.LockCore
+
+
 def run_all(*work) -> None:
     threads = [threading.Thread(target=one) for one in work]
     for thread in threads:
@@ -51,8 +93,9 @@ def run_all(*work) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_an_uncontended_site_waits_for_nothing(clock):
-    site = TimedLock().site("only")
+def test_an_uncontended_site_waits_for_nothing(locks):
+    clock = ManualClock()
+    site = locks.TimedLock(clock).site("only")
     for _ in range(3):
         with site:
             clock.now_ns += 1000
@@ -61,8 +104,9 @@ def test_an_uncontended_site_waits_for_nothing(clock):
     assert not site.blocked_ns
 
 
-def test_who_waits_and_who_holds_is_told_apart(clock):
-    lock = TimedLock()
+def test_who_waits_and_who_holds_is_told_apart(locks):
+    clock = ManualClock()
+    lock = locks.TimedLock(clock)
     holder, waiter = lock.site("holder"), lock.site("waiter")
     held = threading.Event()
 
@@ -89,7 +133,6 @@ def test_who_waits_and_who_holds_is_told_apart(clock):
     assert_accounted(lock)
 
 
-@pytest.mark.parametrize("kind", LOCKS)
 def test_it_is_a_lock(kind):
     """Two threads increment without losing an update, and every acquisition is counted."""
     lock = kind()
@@ -111,7 +154,6 @@ def test_it_is_a_lock(kind):
     assert_accounted(lock)
 
 
-@pytest.mark.parametrize("kind", LOCKS)
 def test_the_lock_is_released_when_its_block_raises(kind):
     lock = kind()
     site = lock.site("raises")
@@ -121,17 +163,17 @@ def test_the_lock_is_released_when_its_block_raises(kind):
 
 
 @pytest.mark.parametrize("name", ["a", NOBODY])
-def test_a_name_stands_for_one_site(name):
-    lock = TimedLock()
+def test_a_name_stands_for_one_site(locks, name):
+    lock = locks.TimedLock()
     lock.site("a")
     with pytest.raises(ValueError, match=name):
         lock.site(name)
 
 
-@pytest.mark.parametrize("kind", LOCKS)
-def test_every_holder_of_a_wait_is_booked_with_its_part(kind, clock):
+def test_every_holder_of_a_wait_is_booked_with_its_part(kind):
     """Two wait while one holds; whoever of them gets the lock last waited for the other one, too."""
-    lock = kind()
+    clock = ManualClock()
+    lock = kind(clock)
     first = lock.site("first")
     others = lock.site("second"), lock.site("third")
     first_holds = threading.Event()
@@ -162,8 +204,8 @@ def test_every_holder_of_a_wait_is_booked_with_its_part(kind, clock):
     plan=st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=12), min_size=1, max_size=3),
     reentrant=st.booleans(),
 )
-def test_whatever_threads_do_every_wait_is_accounted_for(plan, reentrant):
-    lock = TimedRLock() if reentrant else TimedLock()
+def test_whatever_threads_do_every_wait_is_accounted_for(locks, plan, reentrant):
+    lock = locks.TimedRLock() if reentrant else locks.TimedLock()
     sites = {name: lock.site(name) for name in "abc"}
 
     def work(names: list[str]) -> None:
@@ -176,19 +218,71 @@ def test_whatever_threads_do_every_wait_is_accounted_for(plan, reentrant):
     assert_accounted(lock)
 
 
-def test_a_fault_of_the_bookkeeping_is_counted_and_the_lock_still_works():
-    lock = TimedLock()
+def test_a_fault_of_the_bookkeeping_is_counted_and_the_lock_still_works(locks):
+    lock = locks.TimedLock(lambda: 1 // 0)
     site = lock.site("broken")
-    del site.wait, site.hold
     for _ in range(2):
         with site:
             assert lock.raw.locked()
         assert not lock.raw.locked()
     assert lock.probe_errors == 4
+    assert (site.wait.count, site.hold.count) == (2, 0)
 
 
-def test_a_fault_while_a_contended_wait_is_booked_is_counted_too():
-    lock = TimedLock()
+def test_a_hold_whose_beginning_is_not_known_is_not_told(locks):
+    times: list[int] = []
+    lock = locks.TimedLock(times.pop)
+    site = lock.site("site")
+    with site:  # the clock fails
+        times.append(7)
+    assert (lock.probe_errors, site.hold.count) == (1, 0)
+    times += [12, 9]
+    with site:
+        pass
+    assert (lock.probe_errors, site.hold.count, site.last_hold_ns) == (1, 1, 3)
+
+
+def test_an_interrupt_while_waiters_are_told_is_passed_on_once_the_lock_is_given_back(locks):
+    def interrupt(lock, site, now_ns):
+        raise KeyboardInterrupt
+
+    lock = type("Interrupted", (locks.TimedLock,), {"tell_waiters": interrupt})()
+    site = lock.site("site")
+    lock.waiters.add("somebody")
+    with pytest.raises(KeyboardInterrupt), site:
+        pass
+    assert not lock.raw.locked()
+    assert lock.probe_errors == 0
+
+
+def test_giving_back_what_nobody_took_is_said(kind):
+    with pytest.raises(RuntimeError, match="unlocked"):
+        kind().site("site").__exit__(None, None, None)
+
+
+def test_a_lock_that_is_let_go_of_leaves_nothing_behind(kind):
+    lock = kind()
+    with lock.site("site"):
+        pass
+    gone = weakref.ref(lock)
+    del lock
+    gc.collect()
+    assert gone() is None
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=20))
+def test_holds_are_counted_as_a_histogram_counts_them(locks, holds):
+    clock, expected = ManualClock(), Histogram()
+    site = locks.TimedLock(clock).site("site")
+    for held_ns in holds:
+        with site:
+            clock.now_ns += held_ns
+        expected.observe(held_ns)
+    assert (site.hold.counts, site.hold.sum_ns) == (expected.counts, expected.sum_ns)
+
+
+def test_a_fault_while_a_contended_wait_is_booked_is_counted_too(locks):
+    lock = locks.TimedLock()
     holder, broken = lock.site("holder"), lock.site("broken")
     del broken.blocked_ns
     holding = threading.Event()
@@ -209,8 +303,8 @@ def test_a_fault_while_a_contended_wait_is_booked_is_counted_too():
     assert not lock.raw.locked()
 
 
-def test_only_the_outermost_acquisition_of_a_thread_counts():
-    lock = TimedRLock()
+def test_only_the_outermost_acquisition_of_a_thread_counts(locks):
+    lock = locks.TimedRLock()
     outer, inner = lock.site("outer"), lock.site("inner")
     with outer:
         with inner, outer:
@@ -223,8 +317,8 @@ def test_only_the_outermost_acquisition_of_a_thread_counts():
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=8))
-def test_nested_sites_of_one_thread_are_one_hold_of_the_outermost(names):
-    lock = TimedRLock()
+def test_nested_sites_of_one_thread_are_one_hold_of_the_outermost(locks, names):
+    lock = locks.TimedRLock()
     sites = {name: lock.site(name) for name in "abc"}
     with ExitStack() as stack:
         for name in names:
@@ -234,8 +328,8 @@ def test_nested_sites_of_one_thread_are_one_hold_of_the_outermost(names):
     assert_accounted(lock)
 
 
-def test_a_reentrant_lock_keeps_other_threads_out():
-    lock = TimedRLock()
+def test_a_reentrant_lock_keeps_other_threads_out(locks):
+    lock = locks.TimedRLock()
     mine, theirs = lock.site("mine"), lock.site("theirs")
     order: list[str] = []
 
@@ -256,9 +350,9 @@ def test_a_reentrant_lock_keeps_other_threads_out():
     assert_accounted(lock)
 
 
-@pytest.mark.parametrize("kind", LOCKS)
-def test_waiting_for_a_notification_is_neither_hold_nor_lock_wait(kind, clock):
-    lock = kind()
+def test_waiting_for_a_notification_is_neither_hold_nor_lock_wait(kind):
+    clock = ManualClock()
+    lock = kind(clock)
     taker, giver = lock.site("taker"), lock.site("giver")
     arrived = TimedCondition(lock)
     asleep = threading.Event()
@@ -290,7 +384,6 @@ def test_waiting_for_a_notification_is_neither_hold_nor_lock_wait(kind, clock):
     assert_accounted(lock)
 
 
-@pytest.mark.parametrize("kind", LOCKS)
 def test_a_wait_that_times_out_says_so_and_has_the_lock_again(kind):
     lock = kind()
     site, condition = lock.site("site"), TimedCondition(lock)
@@ -301,8 +394,8 @@ def test_a_wait_that_times_out_says_so_and_has_the_lock_again(kind):
     assert_accounted(lock)
 
 
-def test_a_condition_gives_back_every_level_of_a_reentrant_lock():
-    lock = TimedRLock()
+def test_a_condition_gives_back_every_level_of_a_reentrant_lock(locks):
+    lock = locks.TimedRLock()
     outer, inner, other = lock.site("outer"), lock.site("inner"), lock.site("other")
     condition = TimedCondition(lock)
     ready: list[int] = []
@@ -325,7 +418,6 @@ def test_a_condition_gives_back_every_level_of_a_reentrant_lock():
     assert_accounted(lock)
 
 
-@pytest.mark.parametrize("kind", LOCKS)
 def test_a_condition_needs_its_lock(kind):
     condition = TimedCondition(kind())
     for call in (condition.wait, condition.notify, condition.notify_all):
@@ -333,7 +425,6 @@ def test_a_condition_needs_its_lock(kind):
             call()
 
 
-@pytest.mark.parametrize("kind", LOCKS)
 def test_a_bounded_queue_on_two_conditions_of_one_lock_loses_nothing(kind):
     lock = kind()
     put, take = lock.site("put"), lock.site("take")
