@@ -1,4 +1,4 @@
-"""Compiles kernels.cpp into a shared library beside it: at `pip install`, or by hand with `python -m engine.native.build`.
+"""Compiles the C++ kernels into a shared library beside them: at `pip install`, or by hand with `python -m engine.native.build`.
 
 Stdlib only, and nothing of ours: the build runs before anything is installed.
 """
@@ -11,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
-LIBRARY = SOURCE.with_name("_kernels.so")
+_FOLDER = Path(__file__).parent
+_SOURCES = [_FOLDER / name for name in ("kernels.cpp", "attention.cpp")]
+_HEADERS = [_FOLDER / "vectors.h"]
+LIBRARY = _FOLDER / "_kernels.so"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp")
 _MACHINE_FLAGS = {"x86_64": ("-mavx2", "-mfma")}
@@ -25,7 +27,10 @@ class BuildError(Exception):
 
 
 def source_hash() -> str:
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256()
+    for file in (*_SOURCES, *_HEADERS):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def build(target: Path = LIBRARY) -> Path:
@@ -36,7 +41,7 @@ def build(target: Path = LIBRARY) -> Path:
         raise BuildError(f"no C++ compiler found (CXX, {', '.join(_COMPILERS)})")
     partial = target.with_suffix(f".{os.getpid()}")
     flags = (*_FLAGS, *_MACHINE_FLAGS.get(platform.machine(), ()), f'-DSTALLSCOPE_SOURCE="{source_hash()}"')
-    command = [compiler, *flags, str(SOURCE), "-o", str(partial)]
+    command = [compiler, *flags, *map(str, _SOURCES), "-o", str(partial)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)  # noqa: S603
         if done.returncode:

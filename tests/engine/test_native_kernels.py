@@ -230,7 +230,7 @@ def test_a_library_that_is_absent_or_of_another_source_is_not_used(built: Path, 
         CpuRunner(tiny("float32"), threads=1, kernels="native")
     assert CpuRunner(tiny("float32"), threads=1).attention_backend == "torch"
     monkeypatch.setattr(library, "source_hash", lambda: "another")
-    with pytest.raises(Unavailable, match=r"another kernels\.cpp"):
+    with pytest.raises(Unavailable, match="built from other sources"):
         Library(built, 1)
 
 
