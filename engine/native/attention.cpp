@@ -120,8 +120,11 @@ inline void locate(const Context& context, int64_t first, int64_t count, int64_t
 // What a thread needs for a tile of up to `rows` query rows.
 struct Scratch {
     Scratch(int64_t rows, int64_t dim)
-        : query(rows * dim), scores(rows * kSpan), attended(rows * dim), most(rows), total(rows), packed(kPanel * std::max(kSpan, dim)) {}
-    std::vector<float> query, scores, attended, most, total, packed;
+        : query(rows * dim), scores(rows * kSpan), attended(rows * dim), most(rows), total(rows),
+          packed(kPanel * std::max(kSpan, dim)) {}
+    std::vector<float> query, scores, attended;
+    std::vector<float> most, total;  // of a row so far: its largest score, and the sum of its weights relative to that
+    std::vector<float> packed;
     int64_t offsets[kSpan + kPanel];
 };
 
@@ -243,8 +246,8 @@ int32_t stallscope_decode_attention(const float* query, const float* keys, const
     return 0;
 }
 
-// The last positions of each of `chunks` sequences: rows row_starts[c]..row_starts[c + 1] of query and out [rows, heads, dim], the
-// last of them at position lengths[c] - 1, each attending to positions 0 up to its own. The rest is as above.
+// The last positions of each of `chunks` sequences: rows row_starts[c]..row_starts[c + 1] of query and out [rows, heads, dim],
+// the last of them at position lengths[c] - 1, each attending to positions 0 up to its own. The rest is as above.
 void stallscope_chunk_attention(const float* query, const float* keys, const float* values, const int64_t* tables,
                                 const int64_t* lengths, const int64_t* row_starts, float* out, int64_t chunks, int64_t heads,
                                 int64_t kv_heads, int64_t dim, int64_t block_size, int64_t table_width,
