@@ -218,7 +218,10 @@ def required_transfer_rate(bytes_per_token: int, prefill_tokens_per_second: floa
 
 
 def linear_flops(tokens: int, parameters: int) -> int:
-    """2 * P * N for `tokens` evaluated tokens and `parameters` active parameters; see LINEAR_FLOPS_EXCLUDE."""
+    """2 * P * N for `tokens` evaluated tokens and `parameters` active parameters; see LINEAR_FLOPS_EXCLUDE.
+
+    Engines do somewhat less where only sampled tokens pass the vocabulary projection, or what follows the last attention.
+    """
     return 2 * tokens * parameters
 
 

@@ -21,20 +21,22 @@ class BuildError(Exception):
     """A compiled part could not be built; says why in one line."""
 
 
-def source_hash(source: Path) -> str:
+def source_hash(*files: Path) -> str:
     """What a library says that it was built from."""
-    return hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
-def compile_library(source: Path, target: Path, variable: str, compilers: Sequence[str], flags: Sequence[str]) -> Path:
+def compile_library(
+    sources: Sequence[Path], target: Path, stamp: str, variable: str, compilers: Sequence[str], flags: Sequence[str]
+) -> Path:
     """Compiles to `target`, which is replaced in one move. The environment's `variable` goes before the usual compilers."""
     names = (os.environ.get(variable), *compilers)
     compiler = next((found for name in names if name and (found := shutil.which(name))), None)
     if compiler is None:
         raise BuildError(f"no compiler found ({variable}, {', '.join(compilers)})")
     partial = target.with_suffix(f".{os.getpid()}")
-    stamp = f'-DSTALLSCOPE_SOURCE="{source_hash(source)}"'
-    command = [compiler, "-fPIC", "-shared", *flags, stamp, str(source), "-o", str(partial)]
+    stamped = f'-DSTALLSCOPE_SOURCE="{stamp}"'
+    command = [compiler, "-fPIC", "-shared", *flags, stamped, *map(str, sources), "-o", str(partial)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)  # noqa: S603
         if done.returncode:
@@ -52,7 +54,8 @@ def build(target: Path = LIBRARY) -> Path:
     headers = sysconfig.get_path("include")
     if not Path(headers, "Python.h").exists():
         raise BuildError(f"no Python.h in {headers} (the interpreter's development package)")
-    return compile_library(SOURCE, target, "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O2", f"-I{headers}"))
+    flags = ("-std=c11", "-O2", f"-I{headers}")
+    return compile_library([SOURCE], target, source_hash(SOURCE), "CC", ("cc", "gcc", "clang"), flags)
 
 
 def main(build: Callable[[], Path] = build) -> int:

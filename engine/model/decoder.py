@@ -39,23 +39,32 @@ class Decoder:
     ) -> Tensor:
         """token_ids, positions: [tokens]; sample_rows: [n] rows wanted; int64 or int32. Returns logits [n, vocab].
 
-        Only the wanted rows pass the final norm and the vocabulary projection (for this model family up to a fifth of
-        the FLOPs). With no row wanted the result is empty and the projection is skipped.
+        All rows write their KV. Only the wanted ones pass what follows the last layer's attention: its output projection
+        and MLP, the final norm and the vocabulary projection (for this model family up to a fifth of the FLOPs). With no
+        row wanted the result is empty and none of that is computed.
         """
         weights, eps = self.weights, self.config.rms_eps
         hidden = F.embedding(token_ids, weights.embedding)
         cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
         timer.lap(optime.OTHER)
+        last = len(weights.layers) - 1
         for index, layer in enumerate(weights.layers):
-            hidden = self._attention_block(index, layer, hidden, cos, sin, attention, timer)
-            hidden = self._mlp_block(layer, hidden, timer)
-        wanted = self._ops.rms_norm(hidden[sample_rows], weights.final_norm, eps)
+            attended = self._attend(index, layer, hidden, cos, sin, attention, timer)
+            if index == last:
+                if not sample_rows.numel():
+                    return hidden.new_empty((0, weights.lm_head.shape[0]))
+                hidden, attended = hidden[sample_rows], attended[sample_rows]
+                timer.lap(optime.OTHER)
+            projected = self._ops.linear(attended, layer.output, layer.output_bias)
+            timer.lap(optime.GEMM)
+            hidden = self._mlp_block(layer, hidden.add_(projected), timer)
+        wanted = self._ops.rms_norm(hidden, weights.final_norm, eps)
         timer.lap(optime.NORM_ROPE_ACT)
         logits = self._ops.linear(wanted, weights.lm_head)
         timer.lap(optime.GEMM)
         return logits
 
-    def _attention_block(
+    def _attend(
         self,
         index: int,
         layer: LayerWeights,
@@ -79,10 +88,7 @@ class Decoder:
         rotated = ops.rotate(rotating, cos, sin)
         query, key = rotated[:, : config.num_query_heads], rotated[:, config.num_query_heads :]
         timer.lap(optime.NORM_ROPE_ACT)
-        attended = attention.attend(index, query, key, heads[:, value_start:], timer)
-        projected = ops.linear(attended, layer.output, layer.output_bias)
-        timer.lap(optime.GEMM)
-        return hidden.add_(projected)
+        return attention.attend(index, query, key, heads[:, value_start:], timer)
 
     def _mlp_block(self, layer: LayerWeights, hidden: Tensor, timer: Laps) -> Tensor:
         ops = self._ops

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.native.build import LIBRARY, SOURCE
-from probes.build import source_hash
+from engine.native.build import LIBRARY, source_hash
 
 LANES = 8
 """Sizes that kernels run along are multiples of this."""
@@ -18,6 +17,7 @@ _P, _N = c_void_p, c_int64
 _LONG = {
     "stallscope_linear": [_P, _P, _P, _P, _N, _N, _N, c_int32],
     "stallscope_decode_attention": [_P] * 6 + [_N] * 7 + [c_float, c_int32],
+    "stallscope_chunk_attention": [_P] * 7 + [_N] * 7 + [c_float, c_int32],
 }
 _SHORT = {
     "stallscope_rms_norm": [_P, _P, _P, _N, _N, c_float],
@@ -41,8 +41,8 @@ class Library:
         except OSError as error:
             raise Unavailable(f"do not load: {error}") from error
         self._functions.stallscope_source.restype = ctypes.c_char_p
-        if self._functions.stallscope_source().decode() != source_hash(SOURCE):
-            raise Unavailable("were built from another kernels.cpp (python -m engine.native.build)")
+        if self._functions.stallscope_source().decode() != source_hash():
+            raise Unavailable("were built from other sources (python -m engine.native.build)")
         if not self._functions.stallscope_runs_here():
             raise Unavailable("use instructions that this processor lacks")
         self._short = ctypes.PyDLL(str(path))
@@ -125,6 +125,39 @@ class Library:
             lengths.data_ptr(),
             out.data_ptr(),
             num_sequences,
+            num_heads,
+            kv_heads,
+            dim,
+            block_size,
+            tables.shape[1],
+            query.stride(0),
+            dim**-0.5,
+            self._threads,
+        )
+
+    def chunk_attention(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        tables: Tensor,
+        lengths: Tensor,
+        row_starts: Tensor,
+        out: Tensor,
+    ) -> None:
+        """query, out [rows, heads, dim]: the last positions of each chunk's sequence, chunk c's rows from row_starts[c] to
+        row_starts[c + 1]; keys, values, tables [chunks, width] and lengths [chunks] as for decodes."""
+        _, num_heads, dim = query.shape
+        _, block_size, kv_heads, _ = keys.shape
+        self._functions.stallscope_chunk_attention(
+            query.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            tables.data_ptr(),
+            lengths.data_ptr(),
+            row_starts.data_ptr(),
+            out.data_ptr(),
+            tables.shape[0],
             num_heads,
             kv_heads,
             dim,

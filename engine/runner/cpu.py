@@ -17,6 +17,7 @@ from engine.native.library import Library
 from engine.native.ops import NativeOps
 from engine.runner import host
 from engine.runner.base import DeviceMemory, ModelGeometry, StepResult
+from engine.runner.host_attention import HostPagedAttention
 from engine.runner.kv_blocks import read_blocks, write_blocks
 from engine.runner.model import RunnableModel, check_pool, geometry_of
 from engine.runner.sampling import Sampler
@@ -50,7 +51,7 @@ class CpuRunner:
         ops: DecoderOps = TorchOps() if self._library is None else NativeOps(self._library)
         self._decoder = Decoder(model.config, model.weights, ops)
         self._weight_bytes = model.weights.num_bytes
-        self._attention: TorchPagedAttention | None = None
+        self._attention: HostPagedAttention | None = None
         self._sampler = Sampler()
         self._timer = LapTimer()
         self._geometry = geometry_of(model)
@@ -87,16 +88,17 @@ class CpuRunner:
         available = self._memory_limit_bytes - self._weight_bytes
         check_pool(num_blocks, block_size, bytes_per_token=self._geometry.kv_bytes_per_token, available=available)
         config = self._decoder.config
-        attention = TorchPagedAttention if self._library is None else partial(NativePagedAttention, self._library)
-        self._attention = attention(
+        build = (
+            partial(TorchPagedAttention, max_position=config.max_position, dtype=self._decoder.weights.dtype)
+            if self._library is None
+            else partial(NativePagedAttention, self._library)
+        )
+        self._attention = build(
             num_layers=config.num_layers,
-            num_query_heads=config.num_query_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             num_blocks=num_blocks,
             block_size=block_size,
-            max_position=config.max_position,
-            dtype=self._decoder.weights.dtype,
         )
 
     def memory(self) -> DeviceMemory:
@@ -137,7 +139,7 @@ class CpuRunner:
         sample_rows = torch.tensor(plan.sample_rows, dtype=torch.int64)
         return self._decoder.forward(token_ids, positions, sample_rows, attention, timer)
 
-    def _require_attention(self) -> TorchPagedAttention:
+    def _require_attention(self) -> HostPagedAttention:
         if self._attention is None:
             raise ConfigError("allocate_kv must be called before the first step")
         return self._attention

@@ -1,8 +1,4 @@
-"""Paged attention in plain torch: the reference, and the default on the CPU.
-
-kv          [layers, 2, num_blocks, block_size, kv_heads, head_dim]
-slot        block_id * block_size + offset: a row of one layer's K or V seen as [slots, kv_heads, head_dim]
-"""
+"""Paged attention in plain torch: the reference, and what the CPU has without the compiled kernels."""
 
 from dataclasses import dataclass
 
@@ -10,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.runner.attention.layout import StepLayout
-from engine.step import BatchPlan, BlockCopy
-from probes import optime
-from probes.optime import Laps
+from engine.runner.host_attention import HostPagedAttention
+from engine.step import BatchPlan
 
 _PADDING_RATIO = 1.25
 _PADDING_TOKENS = 64
@@ -36,8 +30,8 @@ class _DecodeBucket:
 
 @dataclass(slots=True)
 class _PrefillChunk:
-    first_row: int
-    num_rows: int
+    rows: slice
+    """Of the chunks' rows."""
     blocks: Tensor
     """[blocks] physical blocks of the sequence up to this chunk's end."""
     context_len: int
@@ -45,17 +39,13 @@ class _PrefillChunk:
     """[num_rows, context_len] bool; None when the chunk starts at position 0 and plain causal masking is exact."""
 
 
-class TorchPagedAttention:
-    """Owns the KV memory. `begin` lays out a step, then `attend` runs once per layer. On the CPU unless told otherwise."""
-
+class TorchPagedAttention(HostPagedAttention):
     name = "torch"
-    supports_graphs = False
 
     def __init__(
         self,
         *,
         num_layers: int,
-        num_query_heads: int,
         num_kv_heads: int,
         head_dim: int,
         num_blocks: int,
@@ -64,15 +54,17 @@ class TorchPagedAttention:
         dtype: torch.dtype,
         device: torch.device | None = None,
     ) -> None:
+        super().__init__(
+            num_layers=num_layers,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=dtype,
+            device=device,
+        )
         self._num_kv_heads = num_kv_heads
         self._head_dim = head_dim
-        self._block_size = block_size
-        self._device = device or torch.device("cpu")
-        shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
-        self.kv = torch.empty(shape, dtype=dtype, device=self._device)
-        # Writing touches every page, so that the pool is resident from the start; zeros, because padding and the
-        # unwritten tail of a last block are multiplied by a weight of 0 and must be finite.
-        self.kv.zero_()
         # Gathers go to scratch memory allocated once: fresh pages for each of them would cost more than the copy.
         block_bytes = block_size * num_kv_heads * head_dim * self.kv.element_size()
         self._gather_blocks = max(1, _GATHER_BYTES // block_bytes)
@@ -80,64 +72,31 @@ class TorchPagedAttention:
         scratch_shape = (max(self._gather_blocks, longest), block_size, num_kv_heads, head_dim)
         self._key_scratch = torch.zeros(scratch_shape, dtype=dtype, device=self._device)
         self._value_scratch = torch.zeros(scratch_shape, dtype=dtype, device=self._device)
-        self._slots = torch.empty(0, dtype=torch.int64)
-        self._num_decodes = 0
         self._buckets: list[_DecodeBucket] = []
         self._chunks: list[_PrefillChunk] = []
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the KV pool, without scratch memory."""
-        return self.kv.numel() * self.kv.element_size()
-
-    def copy_blocks(self, copies: list[BlockCopy]) -> None:
-        """Copies in order: a later copy may read what an earlier one wrote."""
-        for source, target, num_tokens in copies:
-            self.kv[:, :, target, :num_tokens] = self.kv[:, :, source, :num_tokens]
-
-    def use(self, layout: StepLayout) -> None:
-        """See `engine.runner.attention.paged.StepAttention`."""
-        self.begin(layout.plan)
-
-    def begin(self, plan: BatchPlan) -> None:
-        self._slots = torch.tensor(plan.slots, dtype=torch.int64, device=self._device)
-        self._begin_decodes(plan)
-        self._chunks = []
-        row = plan.num_decode_seqs
-        for sequence in range(plan.num_decode_seqs, len(plan.query_lens)):
-            self._chunks.append(self._prefill_chunk(plan, sequence, row))
-            row += plan.query_lens[sequence]
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, timer: Laps) -> Tensor:
-        """See `engine.model.decoder.Attention`."""
-        keys, values = self.kv[layer, 0], self.kv[layer, 1]
-        self._store(key, value, keys, values)
-        timer.lap(optime.KV_WRITE)
-        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        if self._num_decodes:
-            self._attend_decodes(query, keys, values, output)
-            timer.lap(optime.ATTENTION_DECODE)
-        for chunk in self._chunks:
-            rows = slice(chunk.first_row, chunk.first_row + chunk.num_rows)
-            output[rows] = self._prefill(chunk, query[rows], keys, values)
-        if self._chunks:
-            timer.lap(optime.ATTENTION_PREFILL)
-        return output.view(query.shape[0], -1)
-
-    # What compiled kernels do in their own way.
-
-    def _begin_decodes(self, plan: BatchPlan) -> None:
-        self._num_decodes = plan.num_decode_seqs
-        self._buckets = [self._decode_bucket(plan, rows) for rows in length_buckets(plan, self._gather_blocks)]
 
     def _store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor) -> None:
         flat = (-1, self._num_kv_heads, self._head_dim)
         keys.view(flat).index_copy_(0, self._slots, key)
         values.view(flat).index_copy_(0, self._slots, value)
 
+    def _begin_decodes(self, plan: BatchPlan) -> None:
+        self._buckets = [self._decode_bucket(plan, rows) for rows in length_buckets(plan, self._gather_blocks)]
+
     def _attend_decodes(self, query: Tensor, keys: Tensor, values: Tensor, output: Tensor) -> None:
         for bucket in self._buckets:
             output[bucket.rows] = self._decode(bucket, query[bucket.rows], keys, values)
+
+    def _begin_chunks(self, plan: BatchPlan) -> None:
+        self._chunks = []
+        row = 0
+        for sequence in range(plan.num_decode_seqs, len(plan.query_lens)):
+            self._chunks.append(self._prefill_chunk(plan, sequence, row))
+            row += plan.query_lens[sequence]
+
+    def _attend_chunks(self, query: Tensor, keys: Tensor, values: Tensor, output: Tensor) -> None:
+        for chunk in self._chunks:
+            output[chunk.rows] = self._prefill(chunk, query[chunk.rows], keys, values)
 
     def _decode(self, bucket: _DecodeBucket, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """query [n, heads, head_dim]. The query heads that share a KV head become rows of one small matrix, so that the
@@ -193,7 +152,7 @@ class TorchPagedAttention:
             visible = torch.arange(context_len) <= torch.arange(start, context_len).unsqueeze(1)
             visible = visible.to(self._device)
         blocks = torch.tensor(plan.block_tables[sequence], device=self._device)
-        return _PrefillChunk(first_row, num_rows, blocks, context_len, visible)
+        return _PrefillChunk(slice(first_row, first_row + num_rows), blocks, context_len, visible)
 
 
 def length_buckets(plan: BatchPlan, max_blocks: int) -> list[list[int]]:

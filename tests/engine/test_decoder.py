@@ -4,12 +4,14 @@ import dataclasses
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from engine.model.registry import LoadedModel
 from engine.model.tiny import TINY_CONFIG, RandomSource
 from engine.model.weights import assemble
 from engine.runner.cpu import CpuRunner
 from engine.step import BlockCopy
+from probes.optime import LapTimer
 from tests.engine.model_helpers import (
     BLOCK_SIZE,
     all_logits,
@@ -164,6 +166,28 @@ def test_a_chunk_before_the_last_samples_nothing(runner):
     request = make_request(make_prompt(40), blocks_for(40))
     assert runner.execute(make_plan(prefills=[chunk_of(request, 0, 30)])).token_ids == []
     assert len(runner.execute(make_plan(prefills=[chunk_of(request, 30, 10)])).token_ids) == 1
+
+
+def test_only_wanted_rows_go_on_after_the_last_layers_attention(runner, dense, monkeypatch):
+    """All rows write their KV, though: what follows a chunk without a wanted row attends to it in every layer."""
+    rows_of_products: list[int] = []
+
+    def counted(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        rows_of_products.append(x.shape[0])
+        return F.linear(x, weight, bias)
+
+    monkeypatch.setattr(runner._decoder._ops, "linear", counted)
+    request = make_request(make_prompt(PROMPT_LENGTH), blocks_for(PROMPT_LENGTH))
+    for start, num_tokens, wanted in ((0, 100, []), (100, 60, [59, 7, 59])):
+        rows_of_products.clear()
+        plan = make_plan(prefills=[chunk_of(request, start, num_tokens)])
+        plan.sample_rows = wanted
+        with torch.inference_mode():
+            logits = runner.forward(plan, LapTimer())
+        torch.testing.assert_close(logits, dense[[start + row for row in wanted]], rtol=0, atol=TOLERANCE)
+        # Of a layer: QKV, output, gate and up, down.
+        whole = 4 * (TINY_CONFIG.num_layers - 1) + 1
+        assert rows_of_products == [num_tokens] * whole + [len(wanted)] * (4 if wanted else 0)
 
 
 def test_stale_values_in_padding_do_not_matter(model):

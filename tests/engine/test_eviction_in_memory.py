@@ -12,7 +12,6 @@ def test_eviction_moves_no_byte_and_frees_no_memory():
     """10,000 evictions later the pool is the same memory, and an evicted block reads as before until it is written."""
     attention = TorchPagedAttention(
         num_layers=2,
-        num_query_heads=2,
         num_kv_heads=1,
         head_dim=4,
         num_blocks=50,

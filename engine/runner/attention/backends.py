@@ -49,7 +49,6 @@ def _refuse_torch(_: AttentionSpec) -> str | None:
 def _build_torch(spec: AttentionSpec) -> StepAttention:
     return TorchPagedAttention(
         num_layers=spec.num_layers,
-        num_query_heads=spec.num_query_heads,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         num_blocks=spec.num_blocks,
