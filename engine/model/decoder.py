@@ -1,13 +1,13 @@
 """The forward pass over a flat batch of query tokens. Knows no sequences and no blocks: attention is a collaborator."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine.model.config import ModelConfig
-from engine.model.ops import DecoderOps, TorchOps
+from engine.model.ops import DecoderOps, Linear, TorchOps
 from engine.model.rope import rope_tables
 from engine.model.weights import DecoderWeights, LayerWeights
 from probes import optime
@@ -23,9 +23,26 @@ class Attention(Protocol):
         ...
 
 
+class _Products(NamedTuple):
+    """The matrix products of a layer."""
+
+    qkv: Linear
+    output: Linear
+    gate_up: Linear
+    down: Linear
+
+
 class Decoder:
-    def __init__(self, config: ModelConfig, weights: DecoderWeights, ops: DecoderOps | None = None) -> None:
-        """ops: torch's own when not given."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        ops: DecoderOps | None = None,
+        *,
+        takes_matrices: bool = False,
+    ) -> None:
+        """ops: torch's own when not given. takes_matrices: `weights` lose each matrix once it is laid out for `ops`, so that
+        what was laid out anew is not held twice."""
         self.config = config
         self._ops = ops or TorchOps()
         self.weights = weights
@@ -33,6 +50,21 @@ class Decoder:
         cos, sin = rope_tables(config, weights.dtype)
         self._cos, self._sin = cos.to(device), sin.to(device)
         self._head_norms = [_head_norm(config, layer) for layer in weights.layers]
+        self._products: list[_Products] = []
+        for layer in weights.layers:
+            linear = self._ops.linear
+            products = (
+                linear(layer.qkv, layer.qkv_bias),
+                linear(layer.output, layer.output_bias),
+                linear(layer.gate_up),
+                linear(layer.down),
+            )
+            self._products.append(_Products(*products))
+            if takes_matrices:
+                layer.drop_matrices()
+        self._lm_head = self._ops.linear(weights.lm_head)
+        if takes_matrices:
+            weights.drop_lm_head()
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, sample_rows: Tensor, attention: Attention, timer: Laps
@@ -52,15 +84,15 @@ class Decoder:
             attended = self._attend(index, layer, hidden, cos, sin, attention, timer)
             if index == last:
                 if not sample_rows.numel():
-                    return hidden.new_empty((0, weights.lm_head.shape[0]))
+                    return hidden.new_empty((0, self.config.vocab_size))
                 hidden, attended = hidden[sample_rows], attended[sample_rows]
                 timer.lap(optime.OTHER)
-            projected = self._ops.linear(attended, layer.output, layer.output_bias)
+            projected = self._products[index].output(attended)
             timer.lap(optime.GEMM)
-            hidden = self._mlp_block(layer, hidden.add_(projected), timer)
+            hidden = self._mlp_block(index, layer, hidden.add_(projected), timer)
         wanted = self._ops.rms_norm(hidden, weights.final_norm, eps)
         timer.lap(optime.NORM_ROPE_ACT)
-        logits = self._ops.linear(wanted, weights.lm_head)
+        logits = self._lm_head(wanted)
         timer.lap(optime.GEMM)
         return logits
 
@@ -77,7 +109,7 @@ class Decoder:
         config, ops = self.config, self._ops
         normed = ops.rms_norm(hidden, layer.input_norm, config.rms_eps)
         timer.lap(optime.NORM_ROPE_ACT)
-        qkv = ops.linear(normed, layer.qkv, layer.qkv_bias)
+        qkv = self._products[index].qkv(normed)
         timer.lap(optime.GEMM)
         # Heads in the fused row: | query heads | key heads | value heads |; the first two groups are rotated together.
         heads = qkv.view(-1, config.num_query_heads + 2 * config.num_kv_heads, config.head_dim)
@@ -90,15 +122,15 @@ class Decoder:
         timer.lap(optime.NORM_ROPE_ACT)
         return attention.attend(index, query, key, heads[:, value_start:], timer)
 
-    def _mlp_block(self, layer: LayerWeights, hidden: Tensor, timer: Laps) -> Tensor:
-        ops = self._ops
+    def _mlp_block(self, index: int, layer: LayerWeights, hidden: Tensor, timer: Laps) -> Tensor:
+        ops, products = self._ops, self._products[index]
         normed = ops.rms_norm(hidden, layer.post_norm, self.config.rms_eps)
         timer.lap(optime.NORM_ROPE_ACT)
-        gate_up = ops.linear(normed, layer.gate_up)
+        gate_up = products.gate_up(normed)
         timer.lap(optime.GEMM)
         activated = ops.silu_mul(gate_up)
         timer.lap(optime.NORM_ROPE_ACT)
-        projected = ops.linear(activated, layer.down)
+        projected = products.down(activated)
         timer.lap(optime.GEMM)
         return hidden.add_(projected)
 

@@ -1,5 +1,7 @@
 """The decoder's operations besides attention, in torch: what every device can do. Others may do them faster."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -8,10 +10,13 @@ from torch import Tensor
 
 from engine.model.rope import rotate
 
+Linear = Callable[[Tensor], Tensor]
+"""x [rows, in] -> [rows, out]."""
+
 
 class DecoderOps(Protocol):
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [rows, in], weight [out, in] -> [rows, out]."""
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """The product with weight [out, in], which may be laid out for it here."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -28,8 +33,8 @@ class DecoderOps(Protocol):
 
 
 class TorchOps:
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(x, weight, bias)
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        return partial(F.linear, weight=weight, bias=bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, epsilon)

@@ -48,6 +48,14 @@ class LayerWeights:
     query_norm: Tensor | None = None
     key_norm: Tensor | None = None
 
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        return self.qkv, self.output, self.gate_up, self.down
+
+    def drop_matrices(self) -> None:
+        """They are gone then: asking for one is an AttributeError."""
+        del self.qkv, self.output, self.gate_up, self.down
+
 
 @dataclass(slots=True)
 class DecoderWeights:
@@ -61,6 +69,16 @@ class DecoderWeights:
     @property
     def dtype(self) -> torch.dtype:
         return self.embedding.dtype
+
+    def drop_lm_head(self) -> None:
+        """As `LayerWeights.drop_matrices`; the embedding stays."""
+        del self.lm_head
+
+    @property
+    def droppable_bytes(self) -> int:
+        """What the matrices of all layers and an lm_head of its own take."""
+        layers = sum(matrix.nbytes for layer in self.layers for matrix in layer.matrices)
+        return layers + (0 if self.lm_head is self.embedding else self.lm_head.nbytes)
 
     def tensors(self) -> Iterator[Tensor]:
         """Every distinct tensor once; a tied lm_head is not repeated."""
@@ -97,7 +115,7 @@ class DecoderWeights:
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
+        return sum(tensor.nbytes for tensor in self.tensors())
 
 
 def dtype_from_name(name: str) -> torch.dtype:

@@ -150,7 +150,7 @@ void score_span(const QueryTile& tile, const Context& context, int64_t first, in
         const float* query = scratch.query.data() + from * tile.dim;
         float* scores = scratch.scores.data() + from * kSpan + panel;
         by_row_tiles(tile.rows - from, [&](auto rows, int64_t m) {
-            panel_tile<rows>(query + m * tile.dim, tile.dim, packed, tile.dim, true, scores + m * kSpan, kSpan);
+            panel_tile<rows>(query + m * tile.dim, tile.dim, packed, 0, tile.dim, true, scores + m * kSpan, kSpan);
         });
     }
 }
@@ -186,7 +186,7 @@ void add_span(const QueryTile& tile, const Context& context, int64_t first, int6
         float* attended = scratch.attended.data() + from * tile.dim + d;
         by_row_tiles(tile.rows - from, [&](auto rows, int64_t m) {
             const int64_t seen = std::min(count, tile.visible(from + m + rows - 1, first));
-            panel_tile<rows>(weights + m * kSpan, kSpan, packed, seen, false, attended + m * tile.dim, tile.dim);
+            panel_tile<rows>(weights + m * kSpan, kSpan, packed, 0, seen, false, attended + m * tile.dim, tile.dim);
         });
     }
 }

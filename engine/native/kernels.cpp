@@ -1,5 +1,4 @@
-// The decoder's float32 kernels besides attention. A product has two orders of operations (see vectors.h): of few rows, and of
-// many.
+// The decoder's float32 kernels besides attention.
 
 #include <algorithm>
 #include <cmath>
@@ -9,62 +8,29 @@
 
 namespace {
 
-// out[m][n] = x[m] . weight[n] for M rows and N rows of weight. kFetch: the weight is read for the first time, and what comes
-// after it is asked for meanwhile; once it is in the cache, asking again would cost a quarter of the time.
-template <int M, int N, bool kFetch>
-inline void dot_tile(const float* x, const float* weight, int64_t depth, float* out, int64_t out_stride) {
-    Vec partial[M][N] = {};
-    for (int64_t k = 0; k < depth; k += kLanes) {
-        Vec w[N];
-        for (int n = 0; n < N; ++n) {
-            w[n] = load(weight + n * depth + k);
-            // The rows of the next tile: a prefetch of memory that is not there is harmless.
-            if (kFetch && k % 16 == 0) __builtin_prefetch(weight + (n + N) * depth + k);
-        }
-        for (int m = 0; m < M; ++m) {
-            Vec row = load(x + m * depth + k);
-            for (int n = 0; n < N; ++n) partial[m][n] += row * w[n];
-        }
-    }
-    for (int m = 0; m < M; ++m)
-        for (int n = 0; n < N; ++n) out[m * out_stride + n] = sum(partial[m][n]);
-}
+// So much of a panel's depth, 48 KiB, stays in the second cache while all rows pass.
+constexpr int64_t kPanelDepth = 768;
 
-template <int M, bool kFetch>
-inline void dot_rows(const float* x, const float* weight, int64_t rows, int64_t depth, float* out, int64_t out_stride) {
-    constexpr int N = M == 1 ? 8 : M == 2 ? 6 : 3;  // as many running sums as fit into 16 registers
-    int64_t n = 0;
-    for (; n + N <= rows; n += N) dot_tile<M, N, kFetch>(x, weight + n * depth, depth, out + n, out_stride);
-    for (; n < rows; ++n) dot_tile<M, 1, kFetch>(x, weight + n * depth, depth, out + n, out_stride);
-}
-
-// out [rows, count] = x weight^T for `count` rows of weight.
-inline void dot_block(const float* x, const float* weight, int64_t rows, int64_t count, int64_t depth, float* out,
-                      int64_t out_stride) {
-    // The odd rows first: when few are decoded these are all there are, and the weight is on its way from memory.
-    int64_t m = rows % 4;
-    if (m == 3) dot_rows<3, true>(x, weight, count, depth, out, out_stride);
-    if (m == 2) dot_rows<2, true>(x, weight, count, depth, out, out_stride);
-    if (m == 1) dot_rows<1, true>(x, weight, count, depth, out, out_stride);
-    if (m == 0 && rows > 0) dot_rows<4, true>(x, weight, count, depth, out, out_stride), m = 4;
-    for (; m < rows; m += 4) dot_rows<4, false>(x + m * depth, weight, count, depth, out + m * out_stride, out_stride);
-}
-
-// ---- Products of many rows: bound by arithmetic, not by reading the weight, which is packed.
-
-constexpr int64_t kManyRows = 48, kPanelDepth = 512;
-// A packed panel of 32 KiB stays in the first or second cache while all rows pass.
-
-// out [rows, kPanel] of the panel of features that begins at `weight`; packed: room for [kPanelDepth, kPanel].
-void panel_rows(const float* x, const float* weight, int64_t rows, int64_t depth, float* packed, float* out, int64_t out_stride) {
+// out [rows, kPanel] = x [rows, depth] . panel.
+void multiply(const float* x, const float* panel, int64_t rows, int64_t depth, float* out, int64_t out_stride) {
     for (int64_t first = 0; first < depth; first += kPanelDepth) {
         const int64_t count = std::min(kPanelDepth, depth - first);
-        for (int64_t k = 0; k < count; k += kLanes)
-            for (int64_t i = 0; i < kPanel; i += kLanes)
-                transpose([&](int64_t row) { return weight + (i + row) * depth + first + k; }, packed + k * kPanel + i);
-        by_row_tiles(rows, [&](auto rows_of_tile, int64_t m) {
-            panel_tile<rows_of_tile>(x + m * depth + first, depth, packed, count, first == 0, out + m * out_stride, out_stride);
+        by_row_tiles(rows, [&](auto tile, int64_t m) {
+            panel_tile<tile>(x + m * depth + first, depth, panel + first * kPanel, 0, count, first == 0, out + m * out_stride,
+                             out_stride);
         });
+    }
+}
+
+// Up to three rows: against several panels at once, as one of them gives the processor too few sums to work on.
+constexpr int64_t kFewRows = 3, kPanelsAtOnce[kFewRows + 1] = {1, 4, 3, 2};
+
+void multiply_few(const float* x, const float* panels, int64_t rows, int64_t depth, float* out, int64_t out_stride) {
+    const int64_t stride = depth * kPanel;
+    switch (rows) {
+        case 1: panel_tile<1, kPanelsAtOnce[1]>(x, depth, panels, stride, depth, true, out, out_stride); break;
+        case 2: panel_tile<2, kPanelsAtOnce[2]>(x, depth, panels, stride, depth, true, out, out_stride); break;
+        case 3: panel_tile<3, kPanelsAtOnce[3]>(x, depth, panels, stride, depth, true, out, out_stride); break;
     }
 }
 
@@ -84,27 +50,31 @@ int32_t stallscope_runs_here() {
 #endif
 }
 
-// out [rows, features] = x [rows, depth] weight^T, weight [features, depth]; depth is a multiple of 8.
-void stallscope_linear(const float* x, const float* weight, const float* bias, float* out, int64_t rows, int64_t features,
+// out [rows, features] = x [rows, depth] . panels [ceil(features / 16), depth, 16]; what lies past `features` in the last panel
+// is not written.
+void stallscope_linear(const float* x, const float* panels, const float* bias, float* out, int64_t rows, int64_t features,
                        int64_t depth, int32_t threads) {
-    const bool many = rows >= kManyRows;
-    // Of few rows: so many rows of weight stay in a core's cache while all rows of x pass.
-    const int64_t block = many ? kPanel : std::max<int64_t>(24, (192 << 10) / (4 * depth) / 24 * 24);
-    const int64_t blocks = (features + block - 1) / block;
+    const int64_t at_once = rows <= kFewRows ? kPanelsAtOnce[rows] : 1, width = at_once * kPanel;
+    const int64_t parts = (features + width - 1) / width;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        std::vector<float> packed(many ? kPanel * kPanelDepth : 0);
+        std::vector<float> edge(rows * kPanel);  // the last panel, if some of it is past `features`
 #pragma omp for schedule(static)
-        for (int64_t b = 0; b < blocks; ++b) {
-            const int64_t first = b * block, count = std::min(block, features - first);
-            const float* part = weight + first * depth;
-            if (many && count == kPanel)
-                panel_rows(x, part, rows, depth, packed.data(), out + first, features);
-            else
-                dot_block(x, part, rows, count, depth, out + first, features);
+        for (int64_t part = 0; part < parts; ++part) {
+            const int64_t end = std::min(features, (part + 1) * width);
+            int64_t n = part * width;
+            if (at_once > 1 && n + width <= features) {
+                multiply_few(x, panels + n * depth, rows, depth, out + n, features);
+                n += width;
+            }
+            for (; n + kPanel <= end; n += kPanel) multiply(x, panels + n * depth, rows, depth, out + n, features);
+            if (n < end) {
+                multiply(x, panels + n * depth, rows, depth, edge.data(), kPanel);
+                for (int64_t row = 0; row < rows; ++row) std::copy_n(edge.data() + row * kPanel, end - n, out + row * features + n);
+            }
             if (bias != nullptr)
                 for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t n = first; n < first + count; ++n) out[row * features + n] += bias[n];
+                    for (n = part * width; n < end; ++n) out[row * features + n] += bias[n];
         }
     }
 }

@@ -4,14 +4,17 @@ import ctypes
 import functools
 from ctypes import c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.native.build import LIBRARY, source_hash
 
 LANES = 8
 """Sizes that kernels run along are multiples of this."""
+PANEL = 2 * LANES
 
 _P, _N = c_void_p, c_int64
 _LONG = {
@@ -30,6 +33,21 @@ _SHORT = {
 
 class Unavailable(Exception):
     """The kernels cannot be used; says why in a few words."""
+
+
+class Panels(NamedTuple):
+    """A weight as the kernels read it: 16 features side by side, so that one number of x meets them in two vectors."""
+
+    packed: Tensor
+    """[ceil(features / 16), depth, 16], zeros past the last feature."""
+    features: int
+
+
+def pack(weight: Tensor) -> Panels:
+    """weight [features, depth]."""
+    features, depth = weight.shape
+    whole = F.pad(weight, (0, 0, 0, -features % PANEL))
+    return Panels(whole.view(-1, PANEL, depth).transpose(1, 2).contiguous(), features)
 
 
 class Library:
@@ -53,17 +71,17 @@ class Library:
         self._functions.stallscope_decode_attention.restype = c_int32
         self._threads = threads
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [rows, depth], weight [features, depth] -> [rows, features]."""
-        (rows, depth), features = x.shape, weight.shape[0]
-        out = torch.empty((rows, features))
+    def linear(self, x: Tensor, weight: Panels, bias: Tensor | None = None) -> Tensor:
+        """x [rows, depth] -> [rows, features]."""
+        rows, depth = x.shape
+        out = torch.empty((rows, weight.features))
         self._functions.stallscope_linear(
             x.data_ptr(),
-            weight.data_ptr(),
+            weight.packed.data_ptr(),
             None if bias is None else bias.data_ptr(),
             out.data_ptr(),
             rows,
-            features,
+            weight.features,
             depth,
             self._threads,
         )

@@ -79,40 +79,43 @@ inline void transpose(RowOf row_of, float* to) {
     }
 }
 
-// out[m][0..16) += x[m] . panel [depth, 16] for M rows; `begins` sets it instead.
-template <int M>
-inline void panel_tile(const float* x, int64_t x_stride, const float* panel, int64_t depth, bool begins, float* out,
-                       int64_t out_stride) {
-    Vec left[M], right[M];
-    for (int m = 0; m < M; ++m) {
-        left[m] = begins ? Vec{} : load(out + m * out_stride);
-        right[m] = begins ? Vec{} : load(out + m * out_stride + kLanes);
-    }
+// out[m][0..16 P) += x[m] . panels [depth, 16] for M rows and P panels, which lie panel_stride apart; `begins` sets it instead.
+template <int M, int P = 1>
+inline void panel_tile(const float* x, int64_t x_stride, const float* panels, int64_t panel_stride, int64_t depth, bool begins,
+                       float* out, int64_t out_stride) {
+    Vec total[M][2 * P];
+    for (int m = 0; m < M; ++m)
+        for (int n = 0; n < 2 * P; ++n) total[m][n] = begins ? Vec{} : load(out + m * out_stride + n * kLanes);
     for (int64_t k = 0; k < depth; ++k) {
-        const Vec w_left = load(panel + k * kPanel), w_right = load(panel + k * kPanel + kLanes);
+        Vec w[2 * P];
+        for (int n = 0; n < 2 * P; ++n) w[n] = load(panels + n / 2 * panel_stride + k * kPanel + n % 2 * kLanes);
         for (int m = 0; m < M; ++m) {
             const float number = x[m * x_stride + k];
-            left[m] += number * w_left;
-            right[m] += number * w_right;
+            for (int n = 0; n < 2 * P; ++n) total[m][n] += number * w[n];
         }
     }
-    for (int m = 0; m < M; ++m) {
-        store(out + m * out_stride, left[m]);
-        store(out + m * out_stride + kLanes, right[m]);
-    }
+    for (int m = 0; m < M; ++m)
+        for (int n = 0; n < 2 * P; ++n) store(out + m * out_stride + n * kLanes, total[m][n]);
 }
 
 // work(std::integral_constant<int, M>, first) for M rows at a time, `count` in all.
 template <class Work>
 inline void by_row_tiles(int64_t count, Work work) {
     int64_t first = 0;
-    for (; first + kTileRows <= count; first += kTileRows) work(std::integral_constant<int, kTileRows>{}, first);
-    switch (count - first) {
-        case 5: work(std::integral_constant<int, 5>{}, first); break;
-        case 4: work(std::integral_constant<int, 4>{}, first); break;
-        case 3: work(std::integral_constant<int, 3>{}, first); break;
-        case 2: work(std::integral_constant<int, 2>{}, first); break;
-        case 1: work(std::integral_constant<int, 1>{}, first); break;
+    for (; count - first == kTileRows || count - first >= 2 * kTileRows; first += kTileRows)
+        work(std::integral_constant<int, kTileRows>{}, first);
+    // Up to 11 rows are left: in two tiles alike if one does not hold them, as a tile of a row or two leaves the units idle.
+    for (int64_t left = count - first; left > 0; left = count - first) {
+        const int64_t rows = left < kTileRows ? left : (left + 1) / 2;
+        switch (rows) {
+            case 6: work(std::integral_constant<int, 6>{}, first); break;
+            case 5: work(std::integral_constant<int, 5>{}, first); break;
+            case 4: work(std::integral_constant<int, 4>{}, first); break;
+            case 3: work(std::integral_constant<int, 3>{}, first); break;
+            case 2: work(std::integral_constant<int, 2>{}, first); break;
+            case 1: work(std::integral_constant<int, 1>{}, first); break;
+        }
+        first += rows;
     }
 }
 

@@ -10,7 +10,6 @@ import torch
 from engine.errors import ConfigError
 from engine.model.config import ModelConfig
 from engine.model.decoder import Decoder
-from engine.model.ops import DecoderOps, TorchOps
 from engine.native import library
 from engine.native.attention import NativePagedAttention
 from engine.native.library import Library
@@ -35,6 +34,8 @@ class CpuRunner:
     """Implements `engine.runner.base.Runner`. `threads` sets torch's intra-op threads for the whole process.
 
     kernels: `native`, `torch`, or `auto`: native where they are built and fit the model. ConfigError when they do not.
+    takes_weights: the native kernels read matrices in a layout of their own. If the model is nobody else's its own copies are
+    dropped one by one, so that it is not held twice; it cannot be digested or exported then.
     """
 
     def __init__(
@@ -44,17 +45,23 @@ class CpuRunner:
         threads: int | None = None,
         memory_limit_bytes: int | None = None,
         kernels: str = "auto",
+        takes_weights: bool = False,
     ) -> None:
         self._threads = host.set_threads(threads)
         self._memory_limit_bytes = memory_limit_bytes or host.memory_limit_bytes()
         self._library = _choose_kernels(kernels, model, self._threads)
-        ops: DecoderOps = TorchOps() if self._library is None else NativeOps(self._library)
-        self._decoder = Decoder(model.config, model.weights, ops)
+        self._geometry = geometry_of(model)
         self._weight_bytes = model.weights.num_bytes
+        if self._library is None:
+            self._decoder = Decoder(model.config, model.weights)
+        else:
+            self._weight_bytes -= model.weights.droppable_bytes if takes_weights else 0
+            ops = NativeOps(self._library)
+            self._decoder = Decoder(model.config, model.weights, ops, takes_matrices=takes_weights)
+            self._weight_bytes += ops.packed_bytes
         self._attention: HostPagedAttention | None = None
         self._sampler = Sampler()
         self._timer = LapTimer()
-        self._geometry = geometry_of(model)
         self._bandwidth = host.measure_read_bandwidth(self._threads)
         self._flops = host.measure_flops(self._threads, model.weights.dtype)
 

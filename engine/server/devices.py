@@ -35,7 +35,11 @@ def make_runner(model: LoadedModel, options: ServeOptions, device: str) -> Runne
         if options.attention not in KERNELS:
             raise ConfigError(f"--attention {options.attention} needs a CUDA device; on the CPU: {', '.join(KERNELS)}")
         return CpuRunner(
-            model, threads=options.threads, memory_limit_bytes=options.device_memory, kernels=options.attention
+            model,
+            threads=options.threads,
+            memory_limit_bytes=options.device_memory,
+            kernels=options.attention,
+            takes_weights=True,
         )
     if options.attention == "native":
         raise ConfigError("--attention native is for the CPU")

@@ -83,9 +83,10 @@ def build_context(options: ServeOptions, admin_token: bytes | None = None) -> Se
     scope = _scope(model) if options.role == "both" else transfer_scope(model, options.block_size)
     runner = make_runner(model, options, device)
     geometry = runner.geometry
-    own_memory = None if device == "cpu" else runner.memory().total
+    memory = runner.memory()
+    own_memory = None if device == "cpu" else memory.total
     block_bytes = geometry.kv_bytes_per_token * options.block_size
-    kv_blocks = derive_kv_blocks(options, geometry.weight_bytes, block_bytes, own_memory)
+    kv_blocks = derive_kv_blocks(options, memory.weights, block_bytes, own_memory)
     max_model_len = _max_model_len(options, geometry.max_position, kv_blocks * options.block_size)
     config = _scheduler_config(options, kv_blocks, max_model_len)
     runner.allocate_kv(kv_blocks, options.block_size)

@@ -33,7 +33,7 @@ def test_implements_the_protocol():
 
 
 def test_memory_reserves_the_whole_pool_once():
-    runner = CpuRunner(tiny("float32"), threads=1, memory_limit_bytes=1 << 30)
+    runner = CpuRunner(tiny("float32"), threads=1, memory_limit_bytes=1 << 30, kernels="torch")
     weights = runner.geometry.weight_bytes
     assert runner.memory() == (1 << 30, weights, weights, 0)
     runner.allocate_kv(10, 16)

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-import torch.nn.functional as F
 
+from engine.model.ops import Linear
 from engine.model.registry import LoadedModel
 from engine.model.tiny import TINY_CONFIG, RandomSource
 from engine.model.weights import assemble
@@ -172,11 +172,16 @@ def test_only_wanted_rows_go_on_after_the_last_layers_attention(runner, dense, m
     """All rows write their KV, though: what follows a chunk without a wanted row attends to it in every layer."""
     rows_of_products: list[int] = []
 
-    def counted(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        rows_of_products.append(x.shape[0])
-        return F.linear(x, weight, bias)
+    def counted(product: Linear) -> Linear:
+        def linear(x: torch.Tensor) -> torch.Tensor:
+            rows_of_products.append(x.shape[0])
+            return product(x)
 
-    monkeypatch.setattr(runner._decoder._ops, "linear", counted)
+        return linear
+
+    decoder = runner._decoder
+    monkeypatch.setattr(decoder, "_products", [type(layer)(*map(counted, layer)) for layer in decoder._products])
+    monkeypatch.setattr(decoder, "_lm_head", counted(decoder._lm_head))
     request = make_request(make_prompt(PROMPT_LENGTH), blocks_for(PROMPT_LENGTH))
     for start, num_tokens, wanted in ((0, 100, []), (100, 60, [59, 7, 59])):
         rows_of_products.clear()

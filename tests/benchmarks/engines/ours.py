@@ -20,7 +20,7 @@ _BLOCKS, _BLOCK_SIZE = 640, 16
 
 def load(args: argparse.Namespace) -> tuple[str, subject.Generate]:
     model = load_model(args.model)
-    runner = CpuRunner(model, threads=args.threads)
+    runner = CpuRunner(model, threads=args.threads, takes_weights=True)
     runner.allocate_kv(_BLOCKS, _BLOCK_SIZE)
     config = SchedulerConfig(
         max_batched_tokens=subject.MAX_BATCHED_TOKENS,
