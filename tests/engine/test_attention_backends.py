@@ -21,7 +21,6 @@ HOPPER, AMPERE, BLACKWELL, CONSUMER, TURING = (9, 0), (8, 0), (10, 0), (12, 0), 
 def make_spec(**values: Any) -> AttentionSpec:
     defaults: dict[str, Any] = {
         "num_layers": 1,
-        "num_query_heads": 4,
         "num_kv_heads": 2,
         "head_dim": 64,
         "num_blocks": 8,

@@ -96,7 +96,6 @@ def backends_for(
     blocks = sum(-(-length // shape.block_size) for length in (*lengths, *(start + rows for start, rows in chunks)))
     spec = AttentionSpec(
         num_layers=1,
-        num_query_heads=shape.query_heads,
         num_kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         num_blocks=2 * blocks,

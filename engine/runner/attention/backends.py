@@ -22,7 +22,6 @@ class AttentionSpec(NamedTuple):
     """What a backend must serve."""
 
     num_layers: int
-    num_query_heads: int
     num_kv_heads: int
     head_dim: int
     num_blocks: int
