@@ -96,7 +96,7 @@ class BlockReuse:
         identity_of, cached_ns = self._identity_of, self._cached_ns
         if self.weight > 1:
             not_followed = NOT_FOLLOWED
-            block_ids = [block_id for block_id in block_ids if identity_of[block_id] is not not_followed]
+            block_ids = [block_id for block_id in block_ids if identity_of[block_id] != not_followed]
         if block_ids:
             _observe_ages(self.residency, [cached_ns[block_id] for block_id in block_ids], now_ns, self.weight)
             self._ghosts.add(identity_of, block_ids, now_ns)
