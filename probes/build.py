@@ -50,17 +50,17 @@ def compile_library(
     return target
 
 
-def build(target: Path = LIBRARY) -> Path:
+def build(target: Path = LIBRARY) -> list[Path]:
     headers = sysconfig.get_path("include")
     if not Path(headers, "Python.h").exists():
         raise BuildError(f"no Python.h in {headers} (the interpreter's development package)")
     flags = ("-std=c11", "-O2", f"-I{headers}")
-    return compile_library([SOURCE], target, source_hash(SOURCE), "CC", ("cc", "gcc", "clang"), flags)
+    return [compile_library([SOURCE], target, source_hash(SOURCE), "CC", ("cc", "gcc", "clang"), flags)]
 
 
-def main(build: Callable[[], Path] = build) -> int:
+def main(build: Callable[[], Sequence[Path]] = build) -> int:
     try:
-        print(build())  # noqa: T201
+        print(*build(), sep="\n")  # noqa: T201
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1

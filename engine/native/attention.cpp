@@ -10,26 +10,28 @@ namespace {
 
 // ---- Attention of decodes
 
-// The next multiple of 8. Scores that fill up to it are -inf: they weigh nothing.
-inline int64_t padded(int64_t length) { return (length + kLanes - 1) / kLanes * kLanes; }
+inline int64_t round_up(int64_t length, int64_t multiple) { return (length + multiple - 1) / multiple * multiple; }
 
-// Of `length` numbers, a multiple of 8.
+// As many scores as the softmax goes by. Those that fill up to it are -inf: they weigh nothing.
+inline int64_t padded(int64_t length) { return round_up(length, kWideLanes); }
+
+// Of scores [length], padded.
 inline float largest(const float* scores, int64_t length) {
-    Vec most = load(scores);
-    for (int64_t i = kLanes; i < length; i += kLanes) {
-        const Vec next = load(scores + i);
+    Wide most = load<Wide>(scores);
+    for (int64_t i = kWideLanes; i < length; i += kWideLanes) {
+        const Wide next = load<Wide>(scores + i);
         most = next > most ? next : most;
     }
     float result = most[0];
-    for (int i = 1; i < kLanes; ++i) result = std::max(result, most[i]);
+    for (int i = 1; i < kWideLanes; ++i) result = std::max(result, most[i]);
     return result;
 }
 
-// scores [length], a multiple of 8, become exp(score - most), in place. Returns their sum.
+// scores [length], padded, become exp(score - most), in place. Returns their sum.
 inline float exponentiate(float* scores, int64_t length, float most) {
-    Vec total = {};
-    for (int64_t i = 0; i < length; i += kLanes) {
-        const Vec weight = exp_of(load(scores + i) - most);
+    Wide total = {};
+    for (int64_t i = 0; i < length; i += kWideLanes) {
+        const Wide weight = exp_of(load<Wide>(scores + i) - most);
         store(scores + i, weight);
         total += weight;
     }
@@ -64,7 +66,7 @@ void attend_group(const float* query, const float* keys, const float* values, co
         float* weights = scores + head * score_stride;
         std::fill(weights + length, weights + padded(length), -INFINITY);
         const float normaliser = 1.0f / exponentiate(weights, padded(length), largest(weights, padded(length)));
-        for (int64_t i = 0; i < length; i += kLanes) store(weights + i, load(weights + i) * normaliser);
+        for (int64_t i = 0; i < length; i += kWideLanes) store(weights + i, load<Wide>(weights + i) * normaliser);
     }
     std::fill(out, out + group * kDim, 0.0f);
     for (int64_t start = 0; start < length; start += block_size) {
@@ -99,7 +101,21 @@ inline AttendGroup attend_group_of(int64_t dim) {
 // into chunks nor that of a chunk into tiles changes a number.
 
 constexpr int64_t kSpan = 256, kQueryRows = 144;
+constexpr int64_t kScoreStride = kSpan + 16;  // of rows: at a power of two they would push each other out of the first cache
 // A span's packed values are 16 KiB for 16 components, the scores of a tile 144 KiB: they stay in the first and second cache.
+
+// As std::vector aligns nothing to a line.
+struct alignas(64) Line {
+    float numbers[16];
+};
+class Floats {
+  public:
+    explicit Floats(int64_t count) : lines_((count + 15) / 16) {}
+    float* data() { return lines_.front().numbers; }
+
+  private:
+    std::vector<Line> lines_;
+};
 
 // One KV head of one sequence: position p lies at blocks[p / block_size] * block_size + p % block_size, in strides.
 struct Context {
@@ -120,11 +136,11 @@ inline void locate(const Context& context, int64_t first, int64_t count, int64_t
 // What a thread needs for a tile of up to `rows` query rows.
 struct Scratch {
     Scratch(int64_t rows, int64_t dim)
-        : query(rows * dim), scores(rows * kSpan), attended(rows * dim), most(rows), total(rows),
+        : query(rows * dim), scores(rows * kScoreStride), attended(rows * round_up(dim, kPanel)), most(rows), total(rows),
           packed(kPanel * std::max(kSpan, dim)) {}
-    std::vector<float> query, scores, attended;
+    Floats query, scores, attended;  // the last by whole panels, see attended_stride
     std::vector<float> most, total;  // of a row so far: its largest score, and the sum of its weights relative to that
-    std::vector<float> packed;
+    Floats packed;
     int64_t offsets[kSpan + kPanel];
 };
 
@@ -135,9 +151,10 @@ struct QueryTile {
     int64_t visible(int64_t row, int64_t first) const { return start + row / group + 1 - first; }
     // The first row that sees position `first`.
     int64_t first_row(int64_t first) const { return std::max<int64_t>(0, first - start) * group; }
+    int64_t attended_stride() const { return round_up(dim, kPanel); }
 };
 
-// scores [rows, kSpan] of `count` positions from `first` on, a panel of 16 keys after the other.
+// scores [rows, kScoreStride] of `count` positions from `first` on, a panel of keys after the other.
 void score_span(const QueryTile& tile, const Context& context, int64_t first, int64_t count, Scratch& scratch) {
     std::fill(scratch.offsets + count, scratch.offsets + count + kPanel - 1, scratch.offsets[count - 1]);  // not seen
     float* packed = scratch.packed.data();
@@ -148,9 +165,9 @@ void score_span(const QueryTile& tile, const Context& context, int64_t first, in
                 transpose([&](int64_t row) { return context.keys + offsets[i + row] + d; }, packed + d * kPanel + i);
         const int64_t from = tile.first_row(first + panel);
         const float* query = scratch.query.data() + from * tile.dim;
-        float* scores = scratch.scores.data() + from * kSpan + panel;
+        float* scores = scratch.scores.data() + from * kScoreStride + panel;
         by_row_tiles(tile.rows - from, [&](auto rows, int64_t m) {
-            panel_tile<rows>(query + m * tile.dim, tile.dim, packed, 0, tile.dim, true, scores + m * kSpan, kSpan);
+            panel_tile<rows>(query + m * tile.dim, tile.dim, packed, 0, tile.dim, true, scores + m * kScoreStride, kScoreStride);
         });
     }
 }
@@ -158,7 +175,7 @@ void score_span(const QueryTile& tile, const Context& context, int64_t first, in
 // Scores of the span become weights; sums of the spans before, with a smaller largest score, are scaled to the new one.
 void weigh_span(const QueryTile& tile, int64_t first, int64_t count, Scratch& scratch) {
     for (int64_t row = tile.first_row(first); row < tile.rows; ++row) {
-        float* scores = scratch.scores.data() + row * kSpan;
+        float* scores = scratch.scores.data() + row * kScoreStride;
         const int64_t seen = std::min(count, tile.visible(row, first));
         // The last row of those that are multiplied together may see so many positions more.
         const int64_t length = padded(std::min(count, seen + kTileRows - 1));
@@ -167,26 +184,26 @@ void weigh_span(const QueryTile& tile, int64_t first, int64_t count, Scratch& sc
         const float kept = exp_of(all(before - most))[0];
         scratch.total[row] = scratch.total[row] * kept + exponentiate(scores, length, most);
         scratch.most[row] = most;
-        float* attended = scratch.attended.data() + row * tile.dim;
+        float* attended = scratch.attended.data() + row * tile.attended_stride();
         for (int64_t d = 0; d < tile.dim; d += kLanes) store(attended + d, load(attended + d) * kept);
     }
 }
 
-// attended [rows, dim] += weights of the span times its values, a panel of 16 components after the other.
+// attended [rows, dim] += weights of the span times its values, a panel of components after the other.
 void add_span(const QueryTile& tile, const Context& context, int64_t first, int64_t count, Scratch& scratch) {
-    const int64_t from = tile.first_row(first);
+    const int64_t from = tile.first_row(first), stride = tile.attended_stride();
     float* packed = scratch.packed.data();
     for (int64_t d = 0; d < tile.dim; d += kPanel) {
+        const int64_t width = std::min(kPanel, tile.dim - d);  // the rest of the last panel goes where nobody reads
         for (int64_t i = 0; i < count; ++i) {
             const float* value = context.values + scratch.offsets[i] + d;
-            store(packed + i * kPanel, load(value));
-            store(packed + i * kPanel + kLanes, load(value + kLanes));
+            for (int64_t n = 0; n < width; n += kLanes) store(packed + i * kPanel + n, load(value + n));
         }
-        const float* weights = scratch.scores.data() + from * kSpan;
-        float* attended = scratch.attended.data() + from * tile.dim + d;
+        const float* weights = scratch.scores.data() + from * kScoreStride;
+        float* attended = scratch.attended.data() + from * stride + d;
         by_row_tiles(tile.rows - from, [&](auto rows, int64_t m) {
             const int64_t seen = std::min(count, tile.visible(from + m + rows - 1, first));
-            panel_tile<rows>(weights + m * kSpan, kSpan, packed, 0, seen, false, attended + m * tile.dim, tile.dim);
+            panel_tile<rows>(weights + m * kScoreStride, kScoreStride, packed, 0, seen, false, attended + m * stride, stride);
         });
     }
 }
@@ -199,7 +216,7 @@ void attend_tile(const QueryTile& tile, const Context& context, const float* que
         const float* from = query + row / group * query_stride + row % group * dim;
         for (int64_t d = 0; d < dim; d += kLanes) store(scratch.query.data() + row * dim + d, load(from + d) * scale);
     }
-    std::fill_n(scratch.attended.begin(), rows * dim, 0.0f);
+    std::fill_n(scratch.attended.data(), rows * tile.attended_stride(), 0.0f);
     std::fill_n(scratch.most.begin(), rows, -INFINITY);
     std::fill_n(scratch.total.begin(), rows, 0.0f);
     const int64_t end = tile.visible(rows - 1, 0);
@@ -211,7 +228,7 @@ void attend_tile(const QueryTile& tile, const Context& context, const float* que
         add_span(tile, context, first, count, scratch);
     }
     for (int64_t row = 0; row < rows; ++row) {
-        const float* attended = scratch.attended.data() + row * dim;
+        const float* attended = scratch.attended.data() + row * tile.attended_stride();
         const float normaliser = 1.0f / scratch.total[row];
         float* to = out + row / group * out_stride + row % group * dim;
         for (int64_t d = 0; d < dim; d += kLanes) store(to + d, load(attended + d) * normaliser);
@@ -231,7 +248,7 @@ int32_t stallscope_decode_attention(const float* query, const float* keys, const
                                     float scale, int32_t threads) {
     const AttendGroup attend = attend_group_of(dim);
     if (attend == nullptr) return 1;
-    const int64_t group = heads / kv_heads, score_stride = table_width * block_size + kLanes;
+    const int64_t group = heads / kv_heads, score_stride = padded(table_width * block_size);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         std::vector<float> scores(group * score_stride);

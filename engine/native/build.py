@@ -1,4 +1,4 @@
-"""Compiles the C++ kernels into a shared library beside them: at `pip install`, or by hand with `python -m engine.native.build`.
+"""Compiles the C++ kernels into shared libraries beside them: at `pip install`, or by hand with `python -m engine.native.build`.
 
 Stdlib only: the build runs before anything is installed.
 """
@@ -9,23 +9,31 @@ from pathlib import Path
 
 from probes import build as compiling
 
-_FOLDER = Path(__file__).parent
-_SOURCES = [_FOLDER / name for name in ("kernels.cpp", "attention.cpp")]
-_HEADERS = [_FOLDER / "vectors.h"]
-LIBRARY = _FOLDER / "_kernels.so"
+FOLDER = Path(__file__).parent
+_SOURCES = [FOLDER / name for name in ("kernels.cpp", "attention.cpp")]
+_HEADERS = [FOLDER / "vectors.h"]
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-fopenmp")
-_MACHINE_FLAGS = {"x86_64": ("-mavx2", "-mfma")}
-"""What every server processor of the last ten years has, so that a library may be moved; `library.load` asks anyway."""
+_AVX2 = ("-mavx2", "-mfma")
+_MACHINE_FLAGS = {"x86_64": {"avx512": (*_AVX2, "-mavx512f", "-mavx512vl", "-mavx512dq"), "avx2": _AVX2}}
+"""The quickest first. AVX2 is what every server processor of the last ten years has; a library may be moved, and
+`library.load` takes the first that the processor has the instructions for."""
+VARIANTS = _MACHINE_FLAGS.get(platform.machine(), {"generic": ()})
 
 
 def source_hash() -> str:
     return compiling.source_hash(*_SOURCES, *_HEADERS)
 
 
-def build(target: Path = LIBRARY) -> Path:
-    flags = (*_FLAGS, *_MACHINE_FLAGS.get(platform.machine(), ()))
-    return compiling.compile_library(_SOURCES, target, source_hash(), "CXX", _COMPILERS, flags)
+def libraries(folder: Path = FOLDER) -> list[Path]:
+    """Of this kind of machine, the quickest first, built or not."""
+    return [folder / f"_kernels_{variant}.so" for variant in VARIANTS]
+
+
+def build(folder: Path = FOLDER) -> list[Path]:
+    for target, flags in zip(libraries(folder), VARIANTS.values(), strict=True):
+        compiling.compile_library(_SOURCES, target, source_hash(), "CXX", _COMPILERS, (*_FLAGS, *flags))
+    return libraries(folder)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ the package is pure Python."""
 
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,19 @@ class CompilingHook(BuildHookInterface[Any]):
             locks.build, "timed locks not compiled, they are in Python", f"cp311-abi3-{machine}", version, build_data
         )
 
-    def _add(self, build: Callable[[], Path], without: str, tag: str, version: str, build_data: dict[str, Any]) -> None:
+    def _add(
+        self, build: Callable[[], Sequence[Path]], without: str, tag: str, version: str, build_data: dict[str, Any]
+    ) -> None:
         from probes.build import BuildError
 
         try:
-            library = build()
+            libraries = build()
         except BuildError as error:
             self.app.display_warning(f"{without}: {error}")
             return
         if version == "editable":
-            return  # the library lies where it is imported from
-        build_data["force_include"][str(library)] = str(library.relative_to(self.root))
+            return  # they lie where they are imported from
+        for library in libraries:
+            build_data["force_include"][str(library)] = str(library.relative_to(self.root))
         build_data["pure_python"] = False
         build_data["tag"] = tag

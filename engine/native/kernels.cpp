@@ -8,7 +8,7 @@
 
 namespace {
 
-// So much of a panel's depth, 48 KiB, stays in the second cache while all rows pass.
+// So much of a panel's depth, 48 KiB or 96, stays in the second cache while all rows pass.
 constexpr int64_t kPanelDepth = 768;
 
 // out [rows, kPanel] = x [rows, depth] . panel.
@@ -43,14 +43,19 @@ const char* stallscope_source() { return STALLSCOPE_SOURCE; }
 
 // Whether this processor has the instructions that the library was built with.
 int32_t stallscope_runs_here() {
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX512F__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#elif defined(__AVX2__) && defined(__FMA__)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
     return 1;
 #endif
 }
 
-// out [rows, features] = x [rows, depth] . panels [ceil(features / 16), depth, 16]; what lies past `features` in the last panel
+// How many features a panel of a weight has side by side.
+int32_t stallscope_panel() { return kPanel; }
+
+// out [rows, features] = x [rows, depth] . panels [ceil(features / kPanel), depth, kPanel]; what lies past `features` in the last panel
 // is not written.
 void stallscope_linear(const float* x, const float* panels, const float* bias, float* out, int64_t rows, int64_t features,
                        int64_t depth, int32_t threads) {

@@ -1,5 +1,6 @@
 """The compiled kernels as functions of tensors. Float32, on the CPU, rows contiguous; shapes are the caller's promise."""
 
+import contextlib
 import ctypes
 import functools
 from ctypes import c_float, c_int32, c_int64, c_void_p
@@ -10,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.native.build import LIBRARY, source_hash
+from engine.native.build import libraries, source_hash
 
 LANES = 8
 """Sizes that kernels run along are multiples of this."""
-PANEL = 2 * LANES
 
 _P, _N = c_void_p, c_int64
 _LONG = {
@@ -36,24 +36,19 @@ class Unavailable(Exception):
 
 
 class Panels(NamedTuple):
-    """A weight as the kernels read it: 16 features side by side, so that one number of x meets them in two vectors."""
+    """A weight as a library reads it: so many features side by side that one number of x meets them in two vectors."""
 
     packed: Tensor
-    """[ceil(features / 16), depth, 16], zeros past the last feature."""
+    """[ceil(features / panel), depth, panel], zeros past the last feature."""
     features: int
 
 
-def pack(weight: Tensor) -> Panels:
-    """weight [features, depth]."""
-    features, depth = weight.shape
-    whole = F.pad(weight, (0, 0, 0, -features % PANEL))
-    return Panels(whole.view(-1, PANEL, depth).transpose(1, 2).contiguous(), features)
-
-
 class Library:
-    """`threads`: of each call, at most."""
+    """`threads`: of each call, at most. Raises Unavailable."""
 
     def __init__(self, path: Path, threads: int) -> None:
+        if not path.exists():
+            raise Unavailable("are not built (python -m engine.native.build)")
         try:
             self._functions = ctypes.CDLL(str(path))
         except OSError as error:
@@ -70,6 +65,15 @@ class Library:
                 getattr(functions, name).restype = None
         self._functions.stallscope_decode_attention.restype = c_int32
         self._threads = threads
+        self.variant = path.stem.removeprefix("_kernels_")
+        self.panel: int = self._functions.stallscope_panel()
+        """Features of a panel, a multiple of LANES."""
+
+    def pack(self, weight: Tensor) -> Panels:
+        """weight [features, depth]."""
+        features, depth = weight.shape
+        whole = F.pad(weight, (0, 0, 0, -features % self.panel))
+        return Panels(whole.view(-1, self.panel, depth).transpose(1, 2).contiguous(), features)
 
     def linear(self, x: Tensor, weight: Panels, bias: Tensor | None = None) -> Tensor:
         """x [rows, depth] -> [rows, features]."""
@@ -189,7 +193,9 @@ class Library:
 
 @functools.cache
 def load(threads: int) -> Library:
-    """Raises Unavailable."""
-    if not LIBRARY.exists():
-        raise Unavailable("are not built (python -m engine.native.build)")
-    return Library(LIBRARY, threads)
+    """The quickest that this processor runs. Raises Unavailable with what keeps the least demanding one from being used."""
+    *others, last = libraries()
+    for path in others:
+        with contextlib.suppress(Unavailable):
+            return Library(path, threads)
+    return Library(last, threads)

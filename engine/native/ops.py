@@ -5,7 +5,7 @@ from functools import partial
 from torch import Tensor
 
 from engine.model.ops import Linear
-from engine.native.library import Library, pack
+from engine.native.library import Library
 
 
 class NativeOps:
@@ -20,6 +20,6 @@ class NativeOps:
         """Of all weights that were packed, which are copies."""
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        panels = pack(weight)
+        panels = self._library.pack(weight)
         self.packed_bytes += panels.packed.nbytes
         return partial(self._library.linear, weight=panels, bias=bias)

@@ -165,7 +165,7 @@ def _choose_kernels(asked: str, model: RunnableModel, threads: int) -> Library |
             raise ConfigError(f"the native kernels {reason}") from reason
         log.info("kernels of torch: the native ones %s", reason)
         return None
-    log.info("native kernels: %s", "asked for" if asked == "native" else "they fit the model")
+    log.info("native kernels (%s): %s", found.variant, "asked for" if asked == "native" else "they fit the model")
     return found
 
 

@@ -37,7 +37,7 @@ def measure(rows: int, rounds: int) -> Row:
     ours = library.load(1)
     weights = [torch.randn(shape) for shape in SHAPES]
     inputs = [torch.randn(rows, depth) for _, depth in SHAPES]
-    panels = [library.pack(weight) for weight in weights]
+    panels = [ours.pack(weight) for weight in weights]
     packed = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in weights]
     contenders: dict[str, Callable[[], object]] = {
         "ours": lambda: [ours.linear(x, w) for x, w in zip(inputs, panels, strict=True)],

@@ -18,7 +18,7 @@ from engine.errors import ConfigError
 from engine.model.ops import TorchOps
 from engine.native import build, library
 from engine.native.attention import NativePagedAttention
-from engine.native.library import PANEL, Library, Unavailable, pack
+from engine.native.library import LANES, Library, Unavailable
 from engine.native.ops import NativeOps
 from engine.request import SamplingParams
 from engine.runner.cpu import CpuRunner
@@ -44,19 +44,29 @@ EIGHTS = st.integers(1, 12).map(lambda n: 8 * n)
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build.build(tmp_path_factory.mktemp("native") / "_kernels.so")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return build.build(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="session", params=list(build.VARIANTS))
+def variant(built: list[Path], request: pytest.FixtureRequest) -> Path:
+    path = built[list(build.VARIANTS).index(request.param)]
+    try:
+        Library(path, 1)
+    except Unavailable as reason:
+        pytest.skip(f"{request.param} {reason}")
+    return path
 
 
 @pytest.fixture(scope="session", params=[1, 2], ids=["one-thread", "two-threads"])
-def kernels(built: Path, request: pytest.FixtureRequest) -> Library:
-    return Library(built, request.param)
+def kernels(variant: Path, request: pytest.FixtureRequest) -> Library:
+    return Library(variant, request.param)
 
 
 @pytest.fixture
-def installed(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(built: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an installation on a machine with a compiler."""
-    monkeypatch.setattr(library, "LIBRARY", built)
+    monkeypatch.setattr(library, "libraries", lambda: built)
     library.load.cache_clear()
 
 
@@ -77,27 +87,29 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 )
 def test_linear_is_torchs(kernels: Library, rows: int, features: int, depth: int, has_bias: bool):
     x, weight, bias = random(rows, depth), random(features, depth, seed=1), random(features) if has_bias else None
-    assert_close(kernels.linear(x, pack(weight), bias), F.linear(x, weight, bias), rtol=1e-4, atol=2e-4)
+    assert_close(kernels.linear(x, kernels.pack(weight), bias), F.linear(x, weight, bias), rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("features", [50, 64, 80])
 def test_a_row_of_linear_is_the_same_in_every_batch(kernels: Library, features: int):
-    x, weight = random(60, 800), pack(random(features, 800, seed=1))
+    x, weight = random(60, 800), kernels.pack(random(features, 800, seed=1))
     together = kernels.linear(x, weight)
     for size in range(60):
         assert torch.equal(kernels.linear(x[:size].clone(), weight), together[:size])
 
 
-def test_linear_of_several_threads_is_that_of_one(kernels: Library):
-    x, weight = random(50, 64), pack(random(50, 64, seed=1))
-    assert torch.equal(Library(build.LIBRARY, 2).linear(x, weight), kernels.linear(x, weight))
+def test_linear_of_several_threads_is_that_of_one(variant: Path, kernels: Library):
+    x, weight = random(50, 64), kernels.pack(random(50, 64, seed=1))
+    assert torch.equal(Library(variant, 2).linear(x, weight), kernels.linear(x, weight))
 
 
-def test_a_weight_is_packed_by_sixteen_features_and_padded_with_zeros():
-    weight = random(20, 8)
-    packed, features = pack(weight)
-    assert (tuple(packed.shape), features) == ((2, 8, 16), 20)
-    assert torch.equal(packed.transpose(1, 2).reshape(32, 8)[:20], weight)
+def test_a_weight_is_packed_by_panels_of_features_and_padded_with_zeros(kernels: Library):
+    panel = kernels.panel
+    assert panel % LANES == 0
+    weight = random(panel + 4, 8)
+    packed, features = kernels.pack(weight)
+    assert (tuple(packed.shape), features) == ((2, 8, panel), panel + 4)
+    assert torch.equal(packed.transpose(1, 2).reshape(2 * panel, 8)[: panel + 4], weight)
     assert not packed[1, :, 4:].any()
 
 
@@ -235,12 +247,12 @@ def test_scores_far_apart_overflow_nothing(kernels: Library):
     block_size=st.sampled_from([3, 16]),
 )
 def test_a_row_of_a_chunk_is_the_same_however_its_prompt_is_cut(
-    kernels: Library, built: Path, cuts: list[int], group: int, block_size: int
+    kernels: Library, variant: Path, cuts: list[int], group: int, block_size: int
 ):
     """Whole and by one thread, against its chunks all in one step."""
     pool = scattered_pool([330], 2, 32, block_size)
     query = random(330, 2 * group, 32)
-    whole = attend_chunks(Library(built, 1), pool, query, [(0, 330)])
+    whole = attend_chunks(Library(variant, 1), pool, query, [(0, 330)])
     chunks = [(start, end - start) for start, end in pairwise([0, *cuts, 330])]
     assert torch.equal(attend_chunks(kernels, pool, query, chunks, pool.tables.repeat(len(chunks), 1)), whole)
 
@@ -366,7 +378,7 @@ def test_a_model_that_the_runner_takes_is_held_once(tied: bool):
         whole, matrices, vocabulary = weights.num_bytes, weights.droppable_bytes, weights.embedding.shape[0]
         runner = CpuRunner(model, threads=1, kernels="native", takes_weights=takes_weights)
         row = weights.embedding[0].nbytes
-        copies = (vocabulary * row if tied else 0) + -vocabulary % PANEL * row
+        copies = (vocabulary * row if tied else 0) + -vocabulary % library.load(1).panel * row
         assert runner.memory().weights == whole + copies + (0 if takes_weights else matrices)
         assert runner.geometry.weight_bytes == whole, "what a step reads"
         runner.allocate_kv(16, BLOCK_SIZE)
@@ -379,24 +391,36 @@ def test_a_model_that_the_runner_takes_is_held_once(tied: bool):
     assert tokens[0] == tokens[1]
 
 
-def test_a_library_that_is_absent_or_of_another_source_is_not_used(built: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_library_that_is_absent_or_of_another_source_is_not_used(
+    built: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     library.load.cache_clear()
-    monkeypatch.setattr(library, "LIBRARY", built.with_name("none.so"))
+    monkeypatch.setattr(library, "libraries", lambda: build.libraries(tmp_path))
     with pytest.raises(ConfigError, match="are not built"):
         CpuRunner(tiny("float32"), threads=1, kernels="native")
     assert CpuRunner(tiny("float32"), threads=1).attention_backend == "torch"
     monkeypatch.setattr(library, "source_hash", lambda: "another")
     with pytest.raises(Unavailable, match="built from other sources"):
-        Library(built, 1)
+        Library(built[-1], 1)
+
+
+def test_the_quickest_library_that_works_is_taken(
+    built: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(library, "libraries", lambda: [Path("/none/_kernels_quicker.so"), built[-1]])
+    library.load.cache_clear()
+    assert library.load(1).variant == list(build.VARIANTS)[-1]
+    CpuRunner(tiny("float32"), threads=1)
+    assert f"native kernels ({list(build.VARIANTS)[-1]}): they fit the model" in caplog.text
 
 
 def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    target = tmp_path / "_kernels.so"
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(BuildError, match="false failed"):
-        build.build(target)
+        build.build(tmp_path)
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match="no compiler found \\(CXX"):
-        build.build(target)
+        build.build(tmp_path)
     assert list(tmp_path.iterdir()) == []

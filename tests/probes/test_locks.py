@@ -34,7 +34,7 @@ def locks_on(core: ModuleType) -> ModuleType:
 
 
 def compiled_core(target: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("probes._lock_core", build.build(target))
+    spec = importlib.util.spec_from_file_location("probes._lock_core", build.build(target)[0])
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
