@@ -38,25 +38,37 @@ inline float exponentiate(float* scores, int64_t length, float most) {
     return sum(total);
 }
 
+// Asks for a head's row of keys or values.
+template <int kDim>
+inline void fetch(const float* row) {
+    for (int64_t d = 0; d < kDim; d += kLine) __builtin_prefetch(row + d);
+}
+
 // The query heads [group, kDim] that share one KV head of one sequence: scores, softmax, weighted sum of values. Block by
-// block, so that a block read for the first head is in the cache for the others. scores: [group, score_stride].
+// block, so that a block read for the first head is in the cache for the others, and the next one, which lies anywhere, is
+// fetched meanwhile. scores: [group, score_stride].
 template <int kDim>
 void attend_group(const float* query, const float* keys, const float* values, const int64_t* blocks, int64_t length,
                   int64_t group, int64_t block_size, int64_t position_stride, float scale, float* scores,
                   int64_t score_stride, float* out) {
-    constexpr int kParts = kDim / kLanes;
+    using Part = std::conditional_t<kDim % (2 * kWideLanes) == 0, Wide, Vec>;  // of a head, an even number of them
+    constexpr int64_t kPart = kLanesOf<Part>, kParts = kDim / kPart;
+    const auto block_at = [&](const float* pool, int64_t position) {
+        return pool + blocks[position / block_size] * block_size * position_stride;
+    };
     for (int64_t start = 0; start < length; start += block_size) {
-        const float* block = keys + blocks[start / block_size] * block_size * position_stride;
+        const float *block = block_at(keys, start), *next = block_at(keys, std::min(start + block_size, length - 1));
         const int64_t count = std::min(block_size, length - start);
         for (int64_t head = 0; head < group; ++head) {
-            Vec q[kParts];
-            for (int d = 0; d < kParts; ++d) q[d] = load(query + head * kDim + d * kLanes) * scale;
+            Part q[kParts];
+            for (int64_t d = 0; d < kParts; ++d) q[d] = load<Part>(query + head * kDim + d * kPart) * scale;
             for (int64_t i = 0; i < count; ++i) {
                 const float* key = block + i * position_stride;
-                Vec even = {}, odd = {};
-                for (int d = 0; d < kParts; d += 2) {
-                    even += q[d] * load(key + d * kLanes);
-                    odd += q[d + 1] * load(key + (d + 1) * kLanes);
+                if (head == 0) fetch<kDim>(next + i * position_stride);
+                Part even = {}, odd = {};
+                for (int64_t d = 0; d < kParts; d += 2) {
+                    even += q[d] * load<Part>(key + d * kPart);
+                    odd += q[d + 1] * load<Part>(key + (d + 1) * kPart);
                 }
                 scores[head * score_stride + start + i] = sum(even + odd);
             }
@@ -70,15 +82,17 @@ void attend_group(const float* query, const float* keys, const float* values, co
     }
     std::fill(out, out + group * kDim, 0.0f);
     for (int64_t start = 0; start < length; start += block_size) {
-        const float* block = values + blocks[start / block_size] * block_size * position_stride;
+        const float *block = block_at(values, start), *next = block_at(values, std::min(start + block_size, length - 1));
         const int64_t count = std::min(block_size, length - start);
         for (int64_t head = 0; head < group; ++head) {
             const float* weights = scores + head * score_stride + start;
-            Vec attended[kParts];
-            for (int d = 0; d < kParts; ++d) attended[d] = load(out + head * kDim + d * kLanes);
-            for (int64_t i = 0; i < count; ++i)
-                for (int d = 0; d < kParts; ++d) attended[d] += weights[i] * load(block + i * position_stride + d * kLanes);
-            for (int d = 0; d < kParts; ++d) store(out + head * kDim + d * kLanes, attended[d]);
+            Part attended[kParts];
+            for (int64_t d = 0; d < kParts; ++d) attended[d] = load<Part>(out + head * kDim + d * kPart);
+            for (int64_t i = 0; i < count; ++i) {
+                if (head == 0) fetch<kDim>(next + i * position_stride);
+                for (int64_t d = 0; d < kParts; ++d) attended[d] += weights[i] * load<Part>(block + i * position_stride + d * kPart);
+            }
+            for (int64_t d = 0; d < kParts; ++d) store(out + head * kDim + d * kPart, attended[d]);
         }
     }
 }

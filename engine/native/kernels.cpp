@@ -10,14 +10,27 @@ namespace {
 
 // So much of a panel's depth, 48 KiB or 96, stays in the second cache while all rows pass.
 constexpr int64_t kPanelDepth = 768;
+// So many rows of x, up to 768 KiB of that depth, stay there too while all panels pass.
+constexpr int64_t kMostRows = 256;
 
-// out [rows, kPanel] = x [rows, depth] . panel.
+// out [rows, kPanel] = x [rows, depth] . panel. What lies behind it, which is the next one, is fetched meanwhile: else its memory
+// would be waited for in the pass of the first rows, and idle while the others pass.
 void multiply(const float* x, const float* panel, int64_t rows, int64_t depth, float* out, int64_t out_stride) {
+    constexpr int kLines = kPanel / kLine;  // of a panel, with every step in depth
     for (int64_t first = 0; first < depth; first += kPanelDepth) {
         const int64_t count = std::min(kPanelDepth, depth - first);
+        const float *from = panel + first * kPanel, *ahead = from + count * kPanel, *end = ahead + count * kPanel;
         by_row_tiles(rows, [&](auto tile, int64_t m) {
-            panel_tile<tile>(x + m * depth + first, depth, panel + first * kPanel, 0, count, first == 0, out + m * out_stride,
-                             out_stride);
+            const float* in = x + m * depth + first;
+            float* to = out + m * out_stride;
+            if (rows <= kTileRows) {
+                panel_tile<tile, 1, kLines>(in, depth, from, 0, count, first == 0, to, out_stride, ahead);
+            } else if (ahead < end) {
+                panel_tile<tile, 1, 1>(in, depth, from, 0, count, first == 0, to, out_stride, ahead);
+                ahead += count * kLine;
+            } else {
+                panel_tile<tile>(in, depth, from, 0, count, first == 0, to, out_stride);
+            }
         });
     }
 }
@@ -31,6 +44,34 @@ void multiply_few(const float* x, const float* panels, int64_t rows, int64_t dep
         case 1: panel_tile<1, kPanelsAtOnce[1]>(x, depth, panels, stride, depth, true, out, out_stride); break;
         case 2: panel_tile<2, kPanelsAtOnce[2]>(x, depth, panels, stride, depth, true, out, out_stride); break;
         case 3: panel_tile<3, kPanelsAtOnce[3]>(x, depth, panels, stride, depth, true, out, out_stride); break;
+    }
+}
+
+// See stallscope_linear.
+void multiply_rows(const float* x, const float* panels, const float* bias, float* out, int64_t rows, int64_t features,
+                   int64_t depth, int32_t threads) {
+    const int64_t at_once = rows <= kFewRows ? kPanelsAtOnce[rows] : 1, width = at_once * kPanel;
+    const int64_t parts = (features + width - 1) / width;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        std::vector<float> edge(rows * kPanel);  // the last panel, if some of it is past `features`
+#pragma omp for schedule(static)
+        for (int64_t part = 0; part < parts; ++part) {
+            const int64_t end = std::min(features, (part + 1) * width);
+            int64_t n = part * width;
+            if (at_once > 1 && n + width <= features) {
+                multiply_few(x, panels + n * depth, rows, depth, out + n, features);
+                n += width;
+            }
+            for (; n + kPanel <= end; n += kPanel) multiply(x, panels + n * depth, rows, depth, out + n, features);
+            if (n < end) {
+                multiply(x, panels + n * depth, rows, depth, edge.data(), kPanel);
+                for (int64_t row = 0; row < rows; ++row) std::copy_n(edge.data() + row * kPanel, end - n, out + row * features + n);
+            }
+            if (bias != nullptr)
+                for (int64_t row = 0; row < rows; ++row)
+                    for (n = part * width; n < end; ++n) out[row * features + n] += bias[n];
+        }
     }
 }
 
@@ -59,28 +100,10 @@ int32_t stallscope_panel() { return kPanel; }
 // is not written.
 void stallscope_linear(const float* x, const float* panels, const float* bias, float* out, int64_t rows, int64_t features,
                        int64_t depth, int32_t threads) {
-    const int64_t at_once = rows <= kFewRows ? kPanelsAtOnce[rows] : 1, width = at_once * kPanel;
-    const int64_t parts = (features + width - 1) / width;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        std::vector<float> edge(rows * kPanel);  // the last panel, if some of it is past `features`
-#pragma omp for schedule(static)
-        for (int64_t part = 0; part < parts; ++part) {
-            const int64_t end = std::min(features, (part + 1) * width);
-            int64_t n = part * width;
-            if (at_once > 1 && n + width <= features) {
-                multiply_few(x, panels + n * depth, rows, depth, out + n, features);
-                n += width;
-            }
-            for (; n + kPanel <= end; n += kPanel) multiply(x, panels + n * depth, rows, depth, out + n, features);
-            if (n < end) {
-                multiply(x, panels + n * depth, rows, depth, edge.data(), kPanel);
-                for (int64_t row = 0; row < rows; ++row) std::copy_n(edge.data() + row * kPanel, end - n, out + row * features + n);
-            }
-            if (bias != nullptr)
-                for (int64_t row = 0; row < rows; ++row)
-                    for (n = part * width; n < end; ++n) out[row * features + n] += bias[n];
-        }
+    const int64_t parts = (rows + kMostRows - 1) / kMostRows;
+    for (int64_t part = 0; part < parts; ++part) {
+        const int64_t first = rows * part / parts, count = rows * (part + 1) / parts - first;
+        multiply_rows(x + first * depth, panels, bias, out + first * features, count, features, depth, threads);
     }
 }
 

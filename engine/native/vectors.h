@@ -86,6 +86,7 @@ inline V exp_of(V x) {
 // of each row and no sum ends across a register.
 
 constexpr int64_t kPanel = 2 * kWideLanes;
+constexpr int64_t kLine = 16;  // of the cache, in floats
 
 // to[k * kPanel + i] = row_of(i)[k] for 8 by 8.
 template <class RowOf>
@@ -109,14 +110,17 @@ inline void transpose(RowOf row_of, float* to) {
 }
 
 // out[m][0..kPanel P) += x[m] . panels [depth, kPanel] for M rows and P panels, which lie panel_stride apart; `begins` sets it
-// instead. Never inlined: among other things that are in registers, GCC keeps half of the sums in memory.
-template <int M, int P = 1>
-__attribute__((noinline)) void panel_tile(const float* x, int64_t x_stride, const float* panels, int64_t panel_stride, int64_t depth, bool begins,
-                       float* out, int64_t out_stride) {
+// instead. With every step in depth it asks for kAhead lines of what will be needed after this. Never inlined: among other
+// things that are in registers, GCC keeps half of the sums in memory.
+template <int M, int P = 1, int kAhead = 0>
+__attribute__((noinline)) void panel_tile(const float* x, int64_t x_stride, const float* panels, int64_t panel_stride,
+                                          int64_t depth, bool begins, float* out, int64_t out_stride,
+                                          const float* ahead = nullptr) {
     Wide total[M][2 * P];
     for (int m = 0; m < M; ++m)
         for (int n = 0; n < 2 * P; ++n) total[m][n] = begins ? Wide{} : load<Wide>(out + m * out_stride + n * kWideLanes);
     for (int64_t k = 0; k < depth; ++k) {
+        for (int i = 0; i < kAhead; ++i) __builtin_prefetch(ahead + (k * kAhead + i) * kLine, 0, 2);
         Wide w[2 * P];
         for (int n = 0; n < 2 * P; ++n) w[n] = load<Wide>(panels + n / 2 * panel_stride + k * kPanel + n % 2 * kWideLanes);
         for (int m = 0; m < M; ++m) {

@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, tuple[list[str], str | None]] = {
     "recording_cost": (["tests.benchmarks.recording_cost"], "--json"),
     "matrix_products": (["tests.benchmarks.matrix_products"], "--json"),
     "chunk_attention": (["tests.benchmarks.chunk_attention"], "--json"),
+    "step_profile": (["tests.benchmarks.step_profile"], "--json"),
     "cpu_engines": (["tests.benchmarks.cpu_engines"], "--json"),
     "experiment_null": (["tests.benchmarks.experiment_null"], "--json"),
     "experiment_proofs": (["tests.benchmarks.experiment_proofs"], None),
