@@ -189,9 +189,10 @@ class BlockPool:
         """Notes that the prefix index knows these active blocks, so that their content outlives their holders."""
         held = self._held
         for block_id in block_ids:
-            if held[block_id] < _REFERENCE:
+            state = held[block_id]
+            if state < _REFERENCE:
                 raise ValueError(f"block {block_id} is not active: nothing in it can be newly cached")
-            held[block_id] |= _CACHED
+            held[block_id] = state | _CACHED
 
     def drop_reclaimable(self) -> int:
         """Gives up the content of every reclaimable block; returns how many became free. Not counted as evictions."""

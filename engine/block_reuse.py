@@ -62,15 +62,26 @@ class BlockReuse:
         """The prefix index finds this content in these blocks from now on."""
         now_ns = self._clock_ns()
         identity_of, cached_ns = self._identity_of, self._cached_ns
-        if self.weight > 1:
-            below = self._followed_below
-            identities = [identity if identity < below else NOT_FOLLOWED for identity in identities]
-        for block_id, identity in zip(block_ids, identities, strict=True):
-            identity_of[block_id] = identity
-            cached_ns[block_id] = now_ns
-        # It may have come back without having been asked for, as the output of another request.
-        self._ghosts.take(identities)
-        self.working_set.forget(identities)
+        if self.weight == 1:
+            followed = identities
+            for block_id, identity in zip(block_ids, identities, strict=True):
+                identity_of[block_id] = identity
+                cached_ns[block_id] = now_ns
+        else:
+            below, not_followed = self._followed_below, NOT_FOLLOWED
+            followed = []
+            for block_id, identity in zip(block_ids, identities, strict=True):
+                if identity < below:
+                    followed.append(identity)
+                    identity_of[block_id] = identity
+                    cached_ns[block_id] = now_ns
+                else:
+                    identity_of[block_id] = not_followed
+        # It may have come back without having been asked for, as the output of another request. The working set's sample,
+        # 2,048 blocks of a pool, is a part of those that are followed.
+        if followed:
+            self._ghosts.take(followed)
+            self.working_set.forget(followed)
 
     def missed(self, identities: Sequence[int], in_use: int) -> int:
         """A request that starts did not find these; returns how many were here and were evicted: the ghost hits."""

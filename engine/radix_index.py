@@ -316,6 +316,9 @@ class RadixIndex:
 
     def _file(self, blocks: list[int], node: RadixNode) -> None:
         node_of = self._node_of
-        node_of += [None] * (max(blocks) + 1 - len(node_of))
-        for block_id in blocks:
-            node_of[block_id] = node
+        try:
+            for block_id in blocks:
+                node_of[block_id] = node
+        except IndexError:  # once in a while: finding the largest each time costs as much as the rest
+            node_of += [None] * (max(blocks) + 1 - len(node_of))
+            self._file(blocks, node)
