@@ -187,12 +187,15 @@ class BlockPool:
 
     def mark_cached(self, block_ids: Iterable[int]) -> None:
         """Notes that the prefix index knows these active blocks, so that their content outlives their holders."""
-        held = self._held
+        held, alone, alone_and_cached = self._held, _REFERENCE, _REFERENCE | _CACHED
         for block_id in block_ids:
             state = held[block_id]
-            if state < _REFERENCE:
+            if state == alone:  # as a rule: `|` takes as long as all the rest
+                held[block_id] = alone_and_cached
+            elif state < _REFERENCE:
                 raise ValueError(f"block {block_id} is not active: nothing in it can be newly cached")
-            held[block_id] = state | _CACHED
+            else:
+                held[block_id] = state | _CACHED
 
     def drop_reclaimable(self) -> int:
         """Gives up the content of every reclaimable block; returns how many became free. Not counted as evictions."""

@@ -1,6 +1,6 @@
 """Binds requests to cached prefixes: what of a prompt need not be computed, and what of it others may use later."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from engine.admission import blocks_for
@@ -136,7 +136,12 @@ class PrefixBinding:
         self._pool.mark_cached(indexed)
         if self._reuse is not None and indexed:
             self._newly_cached += indexed
-            self._newly_cached_identities += self._identities_of(indexed, request, key, full)
+            known, start = self.index.identities(key), full - len(indexed)
+            if indexed[0] == request.block_ids[start]:  # then, in this order, they are the newest ones: as a rule
+                self._newly_cached_identities += known[start:full]
+            else:
+                identity_of = dict(zip(request.block_ids[:full], known, strict=False))
+                self._newly_cached_identities += [identity_of[block_id] for block_id in indexed]
         if self.index.adopts_twins and len(indexed) < full - first and self.index.is_current(key):
             self._adopt(request, self.index.match(key), first, full)
         request.num_hashed_blocks = full
@@ -146,14 +151,6 @@ class PrefixBinding:
         if self._reuse is not None and self._newly_cached:
             self._reuse.cached(self._newly_cached, self._newly_cached_identities)
             self._newly_cached, self._newly_cached_identities = [], []
-
-    def _identities_of(self, indexed: list[int], request: Request, key: PrefixKey, end: int) -> Sequence[int]:
-        identities, block_ids = self.index.identities(key), request.block_ids
-        start = end - len(indexed)
-        if indexed == block_ids[start:end]:  # mostly it is the newest ones
-            return identities[start:end]
-        identity_of = dict(zip(block_ids[:end], identities, strict=False))
-        return [identity_of[block_id] for block_id in indexed]
 
     def ghost_hits(self, request: Request, num_found: int) -> int:
         """Blocks of a request that starts, beyond the `num_found` it shares, that were evicted not long ago."""

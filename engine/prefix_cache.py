@@ -200,8 +200,8 @@ class PrefixIndex(Protocol[Key]):
     def insert(self, key: Key, block_ids: Sequence[int], first_block: int, end_block: int) -> list[int]:
         """Indexes the computed full blocks first_block..end_block-1 of the sequence whose blocks are `block_ids`.
 
-        Returns the block ids that are found from now on. Of two blocks with the same content the first one stays the
-        one that is found.
+        Returns the block ids that are found from now on, in the order of the sequence. Of two blocks with the same content
+        the first one stays the one that is found.
         """
         ...
 
