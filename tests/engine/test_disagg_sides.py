@@ -211,7 +211,7 @@ def test_overlap_sends_before_the_prompt_is_computed(expected: list[int]):
 
 
 def test_a_client_that_leaves_stops_the_prefill_instance_too():
-    with two(delay_seconds=0.3) as (first, second, _):
+    with two(Instance(budget=32, runner=SlowRunner), delay_seconds=0.3) as (first, second, _):
         second.ask()
         _wait(lambda: first.scheduler.requests)
         second.engine.abort("r")
