@@ -15,8 +15,6 @@ GHOSTS_PER_BLOCK = 2
 FOLLOWED_BLOCKS = 1 << 12
 """A pool of up to so many blocks is followed whole; of a larger one such a share is that no more than these are. So ghosts
 take up to 2 MB, and reach equally far back, in pools, whatever the size of the pool."""
-NOT_FOLLOWED = 2**63 - 1
-"""Stands for the identity of blocks that are not followed: the largest that there is, so that no sample has it."""
 
 
 class BlockReuse:
@@ -62,23 +60,12 @@ class BlockReuse:
         """The prefix index finds this content in these blocks from now on."""
         now_ns = self._clock_ns()
         identity_of, cached_ns = self._identity_of, self._cached_ns
-        if self.weight == 1:
-            followed = identities
-            for block_id, identity in zip(block_ids, identities, strict=True):
-                identity_of[block_id] = identity
-                cached_ns[block_id] = now_ns
-        else:
-            below, not_followed = self._followed_below, NOT_FOLLOWED
-            followed = []
-            for block_id, identity in zip(block_ids, identities, strict=True):
-                if identity < below:
-                    followed.append(identity)
-                    identity_of[block_id] = identity
-                    cached_ns[block_id] = now_ns
-                else:
-                    identity_of[block_id] = not_followed
+        for block_id, identity in zip(block_ids, identities, strict=True):
+            identity_of[block_id] = identity
+            cached_ns[block_id] = now_ns
         # It may have come back without having been asked for, as the output of another request. The working set's sample,
         # 2,048 blocks of a pool, is a part of those that are followed.
+        followed = self._followed(identities)
         if followed:
             self._ghosts.take(followed)
             self.working_set.forget(followed)
@@ -87,7 +74,7 @@ class BlockReuse:
         """A request that starts did not find these; returns how many were here and were evicted: the ghost hits."""
         # The working set remembers further back than the ghost list.
         self.working_set.asked(identities, in_use)
-        evicted_ns = self._ghosts.take(identities)
+        evicted_ns = self._ghosts.take(self._followed(identities))
         if evicted_ns:
             _observe_ages(self.ghost_age, evicted_ns, self._clock_ns(), self.weight)
         return len(evicted_ns) * self.weight
@@ -106,8 +93,8 @@ class BlockReuse:
     def evicted(self, block_ids: Sequence[int], now_ns: int) -> None:
         identity_of, cached_ns = self._identity_of, self._cached_ns
         if self.weight > 1:
-            not_followed = NOT_FOLLOWED
-            block_ids = [block_id for block_id in block_ids if identity_of[block_id] != not_followed]
+            below = self._followed_below
+            block_ids = [block_id for block_id in block_ids if identity_of[block_id] < below]
         if block_ids:
             _observe_ages(self.residency, [cached_ns[block_id] for block_id in block_ids], now_ns, self.weight)
             self._ghosts.add(identity_of, block_ids, now_ns)
@@ -115,6 +102,12 @@ class BlockReuse:
     def dropped(self) -> None:
         self._ghosts.clear()
         self.working_set.clear()
+
+    def _followed(self, identities: Sequence[int]) -> Sequence[int]:
+        if self.weight == 1:
+            return identities
+        below = self._followed_below
+        return [identity for identity in identities if identity < below]
 
 
 def _observe_ages(histogram: Histogram, since_ns: Sequence[int], now_ns: int, weight: int = 1) -> None:

@@ -8,9 +8,9 @@
 
 namespace {
 
-// ---- Attention of decodes
-
 inline int64_t round_up(int64_t length, int64_t multiple) { return (length + multiple - 1) / multiple * multiple; }
+
+// ---- The softmax of both
 
 // As many scores as the softmax goes by. Those that fill up to it are -inf: they weigh nothing.
 inline int64_t padded(int64_t length) { return round_up(length, kWideLanes); }
@@ -37,6 +37,8 @@ inline float exponentiate(float* scores, int64_t length, float most) {
     }
     return sum(total);
 }
+
+// ---- Attention of decodes
 
 // Asks for a head's row of keys or values.
 template <int kDim>
@@ -115,16 +117,17 @@ inline AttendGroup attend_group_of(int64_t dim) {
 // into chunks nor that of a chunk into tiles changes a number.
 
 constexpr int64_t kSpan = 256, kQueryRows = 144;
-constexpr int64_t kScoreStride = kSpan + 16;  // of rows: at a power of two they would push each other out of the first cache
-// A span's packed values are 16 KiB for 16 components, the scores of a tile 144 KiB: they stay in the first and second cache.
+constexpr int64_t kScoreStride = kSpan + kLine;  // of rows: at a power of two they would push each other out of the first cache
+// A span's packed values are 1 KiB for each component of a panel, the scores of a tile 153 KiB: they stay in the first and
+// second cache.
 
 // As std::vector aligns nothing to a line.
 struct alignas(64) Line {
-    float numbers[16];
+    float numbers[kLine];
 };
 class Floats {
   public:
-    explicit Floats(int64_t count) : lines_((count + 15) / 16) {}
+    explicit Floats(int64_t count) : lines_(round_up(count, kLine) / kLine) {}
     float* data() { return lines_.front().numbers; }
 
   private:

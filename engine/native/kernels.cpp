@@ -96,8 +96,8 @@ int32_t stallscope_runs_here() {
 // How many features a panel of a weight has side by side.
 int32_t stallscope_panel() { return kPanel; }
 
-// out [rows, features] = x [rows, depth] . panels [ceil(features / kPanel), depth, kPanel]; what lies past `features` in the last panel
-// is not written.
+// out [rows, features] = x [rows, depth] . panels [ceil(features / kPanel), depth, kPanel]; what lies past `features` in the
+// last panel is not written.
 void stallscope_linear(const float* x, const float* panels, const float* bias, float* out, int64_t rows, int64_t features,
                        int64_t depth, int32_t threads) {
     const int64_t parts = (rows + kMostRows - 1) / kMostRows;

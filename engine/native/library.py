@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+from collections.abc import Callable
 from ctypes import c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import NamedTuple
@@ -137,25 +138,7 @@ class Library:
     ) -> None:
         """query, out [sequences, heads, dim]; keys, values [blocks, block_size, kv_heads, dim]; tables [sequences, width]
         and lengths [sequences], int64."""
-        num_sequences, num_heads, dim = query.shape
-        _, block_size, kv_heads, _ = keys.shape
-        self._functions.stallscope_decode_attention(
-            query.data_ptr(),
-            keys.data_ptr(),
-            values.data_ptr(),
-            tables.data_ptr(),
-            lengths.data_ptr(),
-            out.data_ptr(),
-            num_sequences,
-            num_heads,
-            kv_heads,
-            dim,
-            block_size,
-            tables.shape[1],
-            query.stride(0),
-            dim**-0.5,
-            self._threads,
-        )
+        self._attend(self._functions.stallscope_decode_attention, query, keys, values, tables, lengths, out)
 
     def chunk_attention(
         self,
@@ -169,16 +152,15 @@ class Library:
     ) -> None:
         """query, out [rows, heads, dim]: the last positions of each chunk's sequence, chunk c's rows from row_starts[c] to
         row_starts[c + 1]; keys, values, tables [chunks, width] and lengths [chunks] as for decodes."""
+        self._attend(self._functions.stallscope_chunk_attention, query, keys, values, tables, lengths, row_starts, out)
+
+    def _attend(
+        self, kernel: Callable[..., object], query: Tensor, keys: Tensor, values: Tensor, tables: Tensor, *more: Tensor
+    ) -> None:
         _, num_heads, dim = query.shape
         _, block_size, kv_heads, _ = keys.shape
-        self._functions.stallscope_chunk_attention(
-            query.data_ptr(),
-            keys.data_ptr(),
-            values.data_ptr(),
-            tables.data_ptr(),
-            lengths.data_ptr(),
-            row_starts.data_ptr(),
-            out.data_ptr(),
+        kernel(
+            *(tensor.data_ptr() for tensor in (query, keys, values, tables, *more)),
             tables.shape[0],
             num_heads,
             kv_heads,

@@ -17,7 +17,7 @@ from engine.native.ops import NativeOps
 from engine.runner import host
 from engine.runner.base import DeviceMemory, ModelGeometry, StepResult
 from engine.runner.host_attention import HostPagedAttention
-from engine.runner.kv_blocks import read_blocks, write_blocks
+from engine.runner.kv_blocks import copy_blocks, read_blocks, write_blocks
 from engine.runner.model import RunnableModel, check_pool, geometry_of
 from engine.runner.sampling import Sampler
 from engine.runner.torch_attention import TorchPagedAttention
@@ -109,7 +109,7 @@ class CpuRunner:
         )
 
     def memory(self) -> DeviceMemory:
-        pool = self._attention.num_bytes if self._attention is not None else 0
+        pool = self._attention.kv.nbytes if self._attention is not None else 0
         return DeviceMemory(self._memory_limit_bytes, self._weight_bytes + pool, self._weight_bytes, pool)
 
     def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
@@ -137,7 +137,7 @@ class CpuRunner:
         if plan.imports:
             write_blocks(attention.kv, plan.imports)
         if plan.copies:
-            attention.copy_blocks(plan.copies)
+            copy_blocks(attention.kv, plan.copies)
         if plan.imports or plan.copies:
             timer.lap(optime.COPY)
         attention.begin(plan)

@@ -17,7 +17,7 @@ from engine.runner.base import DeviceMemory, LateDeviceTime, ModelGeometry, Step
 from engine.runner.decode_graphs import DecodeGraphs
 from engine.runner.device import Device
 from engine.runner.kernel_classes import profile
-from engine.runner.kv_blocks import read_blocks, write_blocks
+from engine.runner.kv_blocks import copy_blocks, read_blocks, write_blocks
 from engine.runner.model import RunnableModel, check_pool, geometry_of
 from engine.runner.sampling import Sampler
 from engine.runner.staging import Staging
@@ -107,7 +107,7 @@ class CudaRunner:
 
     def memory(self) -> DeviceMemory:
         weights = self._geometry.weight_bytes
-        pool = self._attention.num_bytes if self._attention is not None else 0
+        pool = self._attention.kv.nbytes if self._attention is not None else 0
         return DeviceMemory(self._memory_limit_bytes, weights + pool, weights, pool)
 
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
@@ -148,7 +148,7 @@ class CudaRunner:
             if plan.imports:
                 write_blocks(self._require_attention().kv, plan.imports)
             if plan.copies:
-                self._require_attention().copy_blocks(plan.copies)
+                copy_blocks(self._require_attention().kv, plan.copies)
             if plan.imports or plan.copies:
                 marks.step.lap(optime.COPY)
             logits = self._replay(plan, size) if size is not None else self.forward(plan, marks.forward)

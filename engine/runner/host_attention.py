@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.runner.attention.layout import StepLayout
-from engine.step import BatchPlan, BlockCopy
+from engine.step import BatchPlan
 from probes import optime
 from probes.optime import Laps
 
@@ -42,16 +42,6 @@ class HostPagedAttention(ABC):
         self._slots = torch.empty(0, dtype=torch.int64)
         self._num_decodes = 0
         self._has_chunks = False
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the KV pool, without scratch memory."""
-        return self.kv.numel() * self.kv.element_size()
-
-    def copy_blocks(self, copies: list[BlockCopy]) -> None:
-        """Copies in order: a later copy may read what an earlier one wrote."""
-        for source, target, num_tokens in copies:
-            self.kv[:, :, target, :num_tokens] = self.kv[:, :, source, :num_tokens]
 
     def use(self, layout: StepLayout) -> None:
         """See `engine.runner.attention.paged.StepAttention`."""

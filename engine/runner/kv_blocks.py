@@ -1,4 +1,4 @@
-"""KV blocks as bytes, for transfer to another process.
+"""KV blocks copied within a pool, and as bytes, for transfer to another process.
 
 kv            [layers, 2, num_blocks, block_size, kv_heads, head_dim]
 one block     [layers, 2, block_size, kv_heads, head_dim], little-endian elements: its bytes are contiguous
@@ -9,10 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.step import BlockImport
+from engine.step import BlockCopy, BlockImport
 
 LAYOUT = "block: layers, K and V, tokens, KV heads, head size"
 """Part of what two instances must agree on. A change of the layout changes this text."""
+
+
+def copy_blocks(kv: Tensor, copies: Sequence[BlockCopy]) -> None:
+    """In order: a later copy may read what an earlier one wrote."""
+    for source, target, num_tokens in copies:
+        kv[:, :, target, :num_tokens] = kv[:, :, source, :num_tokens]
 
 
 def read_blocks(kv: Tensor, block_ids: Sequence[int]) -> memoryview:

@@ -7,6 +7,7 @@ contenders taking turns, the best of many rounds; nothing is asserted. GFLOP/s c
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from time import thread_time
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from engine.runner.torch_attention import TorchPagedAttention
 from engine.step import BatchPlan
 from probes.arithmetic import attention_flops, attention_pairs
 from probes.optime import NoLaps
+from tests.benchmarks.turns import best_milliseconds
 
 QUERY_HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 9, 3, 64, 16
 ROWS = (1, 4, 16, 128, 256, 512)
@@ -59,13 +61,8 @@ def measure(rows: int, context: int, rounds: int) -> Row:
     for attention in contenders.values():
         attention.kv.normal_()
         attention.begin(plan)
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(rounds):
-        for name, attention in contenders.items():
-            started = thread_time()
-            attention.attend(0, query, key, value, NoLaps())
-            best[name] = min(best[name], 1e3 * (thread_time() - started))
-    return Row(rows, context, best)
+    work = {name: partial(each.attend, 0, query, key, value, NoLaps()) for name, each in contenders.items()}
+    return Row(rows, context, best_milliseconds(work, rounds, thread_time))
 
 
 def main() -> None:

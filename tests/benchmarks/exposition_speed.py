@@ -9,12 +9,12 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import process_time
 
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from diagnose.exposition import ExpositionParser
+from tests.benchmarks.turns import best_milliseconds
 
 ROUNDS = 15
 openmetrics: Callable[[io.StringIO], Iterator[object]] = openmetrics_parser.text_fd_to_metric_families
@@ -43,13 +43,7 @@ def measure(text: str, official: Callable[[], object]) -> dict[str, float]:
         "first sight": lambda: ExpositionParser().parse(text),
         "prometheus_client": official,
     }
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(ROUNDS):
-        for name, parse in contenders.items():
-            started = process_time()
-            parse()
-            best[name] = min(best[name], process_time() - started)
-    return {name: seconds * 1e3 for name, seconds in best.items()}
+    return best_milliseconds(contenders, ROUNDS)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.native import library
+from tests.benchmarks.turns import best_milliseconds
 
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 """Features and depth: attention's input and output, the gate with its up projection, the down projection."""
@@ -46,13 +47,7 @@ def measure(rows: int, rounds: int) -> Row:
             torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "") for x, w in zip(inputs, packed, strict=True)
         ],
     }
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(rounds):
-        for name, work in contenders.items():
-            started = thread_time()
-            work()
-            best[name] = min(best[name], 1e3 * (thread_time() - started))
-    return Row(rows, best)
+    return Row(rows, best_milliseconds(contenders, rounds, thread_time))
 
 
 def main() -> None:

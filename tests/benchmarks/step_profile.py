@@ -16,7 +16,6 @@ from engine.model.registry import load_model
 from engine.request import Request, SamplingParams
 from engine.runner.cpu import CpuRunner
 from engine.step import BatchPlan, ScheduledSequence, ScheduledStep, plan_batch
-from probes.records import DeviceTime
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 640
@@ -82,7 +81,8 @@ def measure(rounds: int) -> list[Row]:
         best: dict[str, Row] = {}
         for _ in range(rounds):
             for kernels, runner in runners.items():
-                times = runner.execute(plan).device_ns or DeviceTime()
+                times = runner.execute(plan).device_ns
+                assert times is not None
                 by_title = {title: sum(getattr(times, op) for op in ops) / 1e6 for title, ops in CLASSES.items()}
                 row = Row(name, kernels, by_title)
                 best[kernels] = min(best.get(kernels, row), row, key=lambda row: row.total)

@@ -11,12 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from diagnose.exposition import ExpositionParser
 from probes.recording import read_recording
+from tests.benchmarks.turns import best_milliseconds
 
 ROUNDS = 9
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -38,14 +39,9 @@ def parsing() -> list[Row]:
         "known series": lambda: warm.parse(text),
         "prometheus_client": lambda: list(text_string_to_metric_families(text)),
     }
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(ROUNDS):
-        for name, parse in contenders.items():
-            started = process_time()
-            parse()
-            best[name] = min(best[name], process_time() - started)
+    best = best_milliseconds(contenders, ROUNDS)
     size = len(text.encode()) / 1024
-    rows: list[Row] = [(f"parse {size:.0f} KiB, {name}", seconds * 1e3, "ms CPU") for name, seconds in best.items()]
+    rows: list[Row] = [(f"parse {size:.0f} KiB, {name}", ms, "ms CPU") for name, ms in best.items()]
     rows.append(("prometheus_client / known series", best["prometheus_client"] / best["known series"], "x"))
     rows.append(("prometheus_client / first sight", best["prometheus_client"] / best["first sight"], "x"))
     return rows

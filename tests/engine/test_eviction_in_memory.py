@@ -20,12 +20,12 @@ def test_eviction_moves_no_byte_and_frees_no_memory():
         dtype=torch.float32,
     )
     attention.kv.uniform_()
-    address, size, content = attention.kv.data_ptr(), attention.num_bytes, attention.kv.clone()
+    address, size, content = attention.kv.data_ptr(), attention.kv.nbytes, attention.kv.clone()
     pool = BlockPool(50, 4)
     while pool.evictions < 10_000:
         blocks = pool.allocate(50)
         pool.mark_cached(blocks)
         pool.release(blocks)
-    assert (attention.kv.data_ptr(), attention.num_bytes) == (address, size)
+    assert (attention.kv.data_ptr(), attention.kv.nbytes) == (address, size)
     assert torch.equal(attention.kv, content)
     pool.check_invariants()

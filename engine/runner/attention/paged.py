@@ -11,7 +11,6 @@ from torch import Tensor
 
 from engine.model.decoder import Attention
 from engine.runner.attention.layout import StepLayout
-from engine.step import BlockCopy
 from probes import optime
 from probes.optime import Laps
 
@@ -57,13 +56,6 @@ class StepAttention(Attention, Protocol):
         """Whether a decode step may be captured once and replayed with other lengths and blocks."""
         ...
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the KV pool."""
-        ...
-
-    def copy_blocks(self, copies: list[BlockCopy]) -> None: ...
-
     def use(self, layout: StepLayout) -> None:
         """The next `attend` calls belong to this step."""
         ...
@@ -95,16 +87,6 @@ class PagedAttention:
     @property
     def name(self) -> str:
         return self._kernels.name
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the KV pool, the padding's block included."""
-        return self.kv.numel() * self.kv.element_size()
-
-    def copy_blocks(self, copies: list[BlockCopy]) -> None:
-        """Copies in order: a later copy may read what an earlier one wrote."""
-        for source, target, num_tokens in copies:
-            self.kv[:, :, target, :num_tokens] = self.kv[:, :, source, :num_tokens]
 
     def use(self, layout: StepLayout) -> None:
         self._layout = layout
