@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -27,6 +27,8 @@ from runbooks.errors import AdminError, DrillError
 
 _SETTLE_SECONDS = 4.0
 """From the start of a load to the start of its measurement: first prompts are prefilled by then."""
+_MIN_EVERY_SECONDS = 1.0
+"""A thread per prompt is enough load for the demo's client."""
 _IDLE_SECONDS = 60.0
 """How long the last step of an ended load may take: a whole prompt on a slow CPU."""
 
@@ -41,11 +43,21 @@ class Plan:
     long_words: int = 260
     """About 270 tokens: one chunk under the large budget, three under the small one."""
     every_seconds: float = 8.0
-    """Long enough for a machine at a third of its speed to finish one prompt in small chunks before the next arrives."""
+    """At most: long enough for a slow machine to finish one prompt in small chunks before the next arrives."""
+    every_gaps: int = 40
+    """A prompt for so many tokens of a stream. Each stretches a gap of all streams: 2.5 % of them, so that the 99th percentile
+    is one of them, whatever the machine's speed."""
     budget: int = 512
     smaller_budget: int = 96
     quiet_seconds: float = 25.0
     measure_seconds: float = 50.0
+
+    def fitted_to(self, gaps: list[float]) -> "Plan":
+        """gaps: a stream's seconds between tokens while nothing disturbs it."""
+        if not gaps:
+            return self
+        wanted = self.every_gaps * median(gaps)
+        return replace(self, every_seconds=min(self.every_seconds, max(_MIN_EVERY_SECONDS, wanted)))
 
 
 @click.command(
@@ -108,12 +120,13 @@ def _interference(model: str, threads: int, tell: Story) -> bool:
     with EngineProcess([*options, "--kv-blocks", "600", "--max-sequences", "16"]) as engine:
         tell(f"   {engine.url} is ready (pid {engine.pid})")
         tell(f"\n2. Quiet phase: {plan.streams} streams decode for {plan.quiet_seconds:.0f} s. This is the baseline.")
-        baseline, _ = _measure(engine.url, plan.quiet_seconds, plan, disturbed=False)
+        baseline, quiet = _measure(engine.url, plan.quiet_seconds, plan, disturbed=False)
+        plan = plan.fitted_to(quiet.gaps("stream"))
         tell(
-            f"\n3. The same streams, and a prompt of about {plan.long_words} words every {plan.every_seconds:g} s, "
+            f"\n3. The same streams, and a prompt of about {plan.long_words} words every {plan.every_seconds:.1f} s, "
             f"for {plan.measure_seconds:.0f} s. Attached over HTTP, as to any server:\n"
         )
-        before, before_ttft = _measure(engine.url, plan.measure_seconds, plan, disturbed=True)
+        before, before_load = _measure(engine.url, plan.measure_seconds, plan, disturbed=True)
         first = judge(before, baseline, (), is_live=True, target=engine.url)
         tell.report(first)
         tell(f"\n4. Lowering the token budget {plan.budget} -> {plan.smaller_budget} through the admin surface:")
@@ -122,10 +135,10 @@ def _interference(model: str, threads: int, tell: Story) -> bool:
         tell(
             f"   it answers max_batched_tokens {state['max_batched_tokens']}. The same load again, prefix cache reset ..."
         )
-        after, after_ttft = _measure(engine.url, plan.measure_seconds, plan, disturbed=True)
+        after, after_load = _measure(engine.url, plan.measure_seconds, plan, disturbed=True)
     second = judge(after, baseline, (), is_live=True, target=engine.url)
     tell("\n5. The same measurement, side by side:\n")
-    for line in side_by_side(first, second, before_ttft, after_ttft, plan):
+    for line in side_by_side(first, second, before_load.ttfts("long"), after_load.ttfts("long"), plan):
         tell(line)
     verdicts = {finding.name: finding.verdict for finding in first.findings}
     return first.primary == "prefill_interference" and verdicts["prefill_interference"] is Verdict.SUPPORTED
@@ -146,8 +159,8 @@ def _reservation(model: str, threads: int, tell: Story) -> bool:
     return verdicts["expected_reservation"] is Verdict.SUPPORTED and diagnosis.decision.kind.value == "none"
 
 
-def _measure(url: str, length: float, plan: Plan, *, disturbed: bool) -> tuple[Observation, list[float]]:
-    """One window under load; also the clients' times to first token of the long prompts."""
+def _measure(url: str, length: float, plan: Plan, *, disturbed: bool) -> tuple[Observation, Load]:
+    """One window under load; also the load, for what its clients saw."""
     long_words = plan.long_words if disturbed else 0
     with Load(
         url,
@@ -163,7 +176,7 @@ def _measure(url: str, length: float, plan: Plan, *, disturbed: bool) -> tuple[O
             observation = observe(url, watch.run(length, 1.0))
     if errors := load.errors():
         raise DrillError(f"the load met {len(errors)} errors, the first: {errors[0]}")
-    return observation, load.ttfts("long")
+    return observation, load
 
 
 def _reset_prefix_cache(engine: EngineProcess) -> None:

@@ -90,6 +90,10 @@ class Load:
         with self._lock:
             return [outcome.ttft for outcome in self.outcomes if outcome.label == label and outcome.ttft is not None]
 
+    def gaps(self, label: str) -> list[float]:
+        """Times between tokens, request by request. Call it when the load has ended."""
+        return [gap for outcome in self.outcomes if outcome.label == label for gap in outcome.gaps]
+
     def errors(self) -> list[str]:
         with self._lock:
             return [outcome.error for outcome in self.outcomes if outcome.error is not None]

